@@ -1,0 +1,119 @@
+"""What passes between a round's stages: values without tensors, so that a policy runs without a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firesteel.ngram import NgramIndex
+from firesteel.tree import IntArray, TokenTree
+
+
+class Draft(Protocol):
+    """One request's block as a drafter guessed it: B positions, K ranked candidates each."""
+
+    @property
+    def anchor(self) -> int:
+        """The newest committed token, under which the block hangs."""
+        ...
+
+    @property
+    def top_tokens(self) -> IntArray:
+        """`int64[B, K]` candidates by falling probability; column 0 is the pick."""
+        ...
+
+    @property
+    def top_probs(self) -> NDArray[np.float64]:
+        """`float64[B, K]` the drafter's probability of each, given the picks before it."""
+        ...
+
+
+@dataclass(frozen=True)
+class BlockDraft:
+    """The plainest `Draft`: two arrays."""
+
+    anchor: int
+    top_tokens: IntArray
+    top_probs: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        assert self.top_tokens.shape == self.top_probs.shape, "one probability per candidate"
+        assert self.top_tokens.ndim == 2, "B positions by K candidates"
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """All that a policy may know of a request: no tensors.
+
+    Fields:
+        request_id: the request's name.
+        anchor: its newest committed token, not yet in the cache.
+        context: tokens in the cache, which is also the anchor's position.
+        temperature: 0 is greedy.
+        room: how many drafted tokens the request can still use (limits on length and context).
+        ngram: the request's own text, indexed.
+    """
+
+    request_id: str
+    anchor: int
+    context: int
+    temperature: float
+    room: int
+    ngram: NgramIndex
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How far to draft each request, and how many rows the batch may verify.
+
+    Fields:
+        lengths: `int64[n]` positions to draft per request; 0 drafts nothing.
+        budget: rows of the whole batch, or None for no limit.
+    """
+
+    lengths: IntArray
+    budget: int | None = None
+
+
+@dataclass(frozen=True)
+class VerifyOutcome:
+    """What the target said of one tree.
+
+    Fields:
+        path: `int64[a]` rows kept, from the anchor (row 0, always kept) down.
+        token: the token after them: the correction, or the bonus when a whole path was right.
+        wanted: `int64[a]` the target's choice at each kept row; `wanted[-1] == token`.
+    """
+
+    path: IntArray
+    token: int
+    wanted: IntArray
+
+    def __post_init__(self) -> None:
+        assert len(self.path) == len(self.wanted) >= 1 and self.path[0] == 0, "a path starts at the anchor"
+        assert int(self.wanted[-1]) == self.token, "the last choice is the committed token"
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """One finished round: the input of `Policy.learn`, and one line of a trace.
+
+    Fields:
+        views, candidates, trees, outcomes: one per request of the batch; a tree holds the candidates that were verified.
+        draft_ms, verify_ms, other_ms: wall time of the three parts.
+        rows: rows of the whole verify.
+        first: whether a request's first round is in it (compilation, cold caches): not to be learned from as a cost.
+    """
+
+    views: list[RoundView]
+    candidates: list[TokenTree]
+    trees: list[TokenTree]
+    outcomes: list[VerifyOutcome]
+    draft_ms: float
+    verify_ms: float
+    other_ms: float
+    rows: int
+    first: bool
