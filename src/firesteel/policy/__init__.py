@@ -1,0 +1,37 @@
+"""What to draft and what to verify: the policies by name."""
+
+from __future__ import annotations
+
+from firesteel.errors import unknown
+from firesteel.policy.base import MAX_WIDTH, Policy, check_width
+from firesteel.policy.breakeven import BreakEven, BreakEvenConfig
+from firesteel.policy.fixed import FixedChain, FixedConfig, FixedTree, Off
+
+NAMES = ("auto", "chain", "off", "tree")
+
+__all__ = ["MAX_WIDTH", "NAMES", "Policy", "make"]
+
+
+def make(name: str, *, width: int | None = None) -> Policy:
+    """A new policy.
+
+    Args:
+        name: `off`, `chain`, `tree` or `auto`.
+        width: rows of one request's verify: exactly, for `chain` and `tree`; at most, for `auto`. None takes the
+            policy's default; `off` has one row whatever is asked.
+
+    Raises:
+        InvalidParameter: an unknown name, or a width outside 1 to 64.
+    """
+    if width is not None:
+        check_width(width)
+    fixed = FixedConfig() if width is None else FixedConfig(width=width)
+    if name == "off":
+        return Off()
+    if name == "chain":
+        return FixedChain(fixed)
+    if name == "tree":
+        return FixedTree(fixed)
+    if name == "auto":
+        return BreakEven(BreakEvenConfig() if width is None else BreakEvenConfig(width=width))
+    raise unknown("policy", name, NAMES)

@@ -1,0 +1,111 @@
+"""`bench decode`: policies on the same prompts, the arms interleaved reply by reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from firesteel.bench.machine import machine
+from firesteel.bench.prompts import Conversation
+from firesteel.bench.statistics import geometric_mean_interval, is_looped
+from firesteel.engine.engine import Engine
+from firesteel.engine.request import Request
+from firesteel.errors import InvalidParameter
+from firesteel.model import Model
+from firesteel.sampling import SamplingParams
+
+
+@dataclass
+class Arm:
+    """One policy's engine and what it did.
+
+    Fields:
+        speeds: decode tokens per second per reply, by (conversation, turn).
+        looped: replies of this arm that ended in a repetition loop.
+    """
+
+    policy: str
+    width: int | None
+    engine: Engine
+    speeds: dict[tuple[str, int], float] = field(default_factory=dict)
+    looped: set[tuple[str, int]] = field(default_factory=set)
+    tokens: int = 0
+    rounds: int = 0
+    decode_s: float = 0.0
+
+    def add(self, key: tuple[str, int], request: Request) -> None:
+        """Count one reply."""
+        if is_looped(request.output):
+            self.looped.add(key)
+        self.speeds[key] = len(request.output) / request.timing.decode_s
+        self.tokens += len(request.output)
+        self.rounds += request.speculation.rounds
+        self.decode_s += request.timing.decode_s
+
+
+def parse_arms(model: Model, policies: str, width: int | None) -> list[Arm]:
+    """Arms from `off,chain,tree:16`: a policy's name, and a width of its own after a colon."""
+    arms = []
+    for item in policies.split(","):
+        name, _, own = item.strip().partition(":")
+        if own and not own.isdigit():
+            raise InvalidParameter(f"width in {item!r} must be a whole number")
+        rows = int(own) if own else width
+        arms.append(Arm(name, rows, model.engine(name, width=rows)))
+    return arms
+
+
+def run(
+    model: Model,
+    arms: Sequence[Arm],
+    conversations: Sequence[Conversation],
+    params: SamplingParams,
+    on_reply: Callable[[Conversation], None] = lambda conversation: None,
+) -> None:
+    """Every arm answers every turn; the order of the arms rotates, so that a drift of the machine meets them all.
+
+    A later turn follows the first arm's reply in all arms, so that they always answer the same prompt.
+    """
+    for arm in arms:  # the first forwards of an engine pay for what all later ones use
+        model.complete(model.encode("one two three"), SamplingParams(temperature=0.0, max_tokens=4), arm.engine)
+    for number, conversation in enumerate(conversations):
+        messages: list[dict[str, str]] = []
+        for turn, text in enumerate(conversation.turns):
+            messages.append({"role": "user", "content": text})
+            ids = model.encode_chat(messages)
+            if len(ids) + params.max_tokens > model.target.shape.max_context:
+                break
+            replies = {}
+            shift = (number + turn) % len(arms)
+            for arm in [*arms[shift:], *arms[:shift]]:
+                request = model.complete(ids, params, arm.engine)
+                arm.add((conversation.id, turn), request)
+                replies[id(arm)] = request.text.text
+            messages.append({"role": "assistant", "content": replies[id(arms[0])]})
+        on_reply(conversation)
+
+
+def summary(model: Model, arms: Sequence[Arm], settings: dict[str, Any]) -> dict[str, Any]:
+    """The JSON object of `bench decode`: ratios to the first arm over replies that looped in neither of the two."""
+    base = arms[0]
+    rows = []
+    for arm in arms:
+        kept = [key for key in arm.speeds if key not in arm.looped and key not in base.looped]
+        ratios = [arm.speeds[key] / base.speeds[key] for key in kept]
+        mean, low, high = geometric_mean_interval(ratios, [name for name, _ in kept]) if kept else (None, None, None)
+        rows.append(
+            {
+                "policy": arm.policy,
+                "drafter": arm.engine.drafter.name,
+                "width": arm.width,
+                "replies": len(kept),
+                "looped": len(arm.looped),
+                "decode_tokens_per_s": arm.tokens / arm.decode_s,
+                "tokens_per_round": arm.tokens / arm.rounds,
+                "ratio": mean,
+                "ratio_low": low,
+                "ratio_high": high,
+            }
+        )
+    return {"machine": machine(), "settings": {"target": model.loaded.name, "dtype": model.dtype, **settings}, "arms": rows}

@@ -1,0 +1,63 @@
+"""What machine this is, as every result file says it; and what it can do at best."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, instruction sets, threads and versions."""
+    info = {
+        "processor": processor_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "instruction_sets": instruction_sets(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": importlib.metadata.version("transformers"),
+        "firesteel": importlib.metadata.version("firesteel"),
+    }
+    if torch.cuda.is_available():
+        info["gpu"] = torch.cuda.get_device_name()
+    return info
+
+
+def processor_name() -> str:
+    """The processor as the system calls it."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def instruction_sets() -> list[str]:
+    """The vector instruction sets that decide which kernels are fast."""
+    flags = set(_cpuinfo("flags").split())
+    return [flag for flag in _FLAGS if flag in flags]
+
+
+def _cpuinfo(key: str) -> str:
+    file = Path("/proc/cpuinfo")
+    if file.is_file():
+        for line in file.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == key:
+                return value.strip()
+    return ""
+
+
+def read_bandwidth(megabytes: int = 512, repeats: int = 5) -> float:
+    """Bytes per second of the best of a few reads of a buffer that no cache holds, with all threads."""
+    buffer = torch.ones(megabytes * 2**20 // 4)
+    best = float("inf")
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        buffer.sum()
+        best = min(best, time.perf_counter() - begun)
+    return buffer.numel() * 4 / best

@@ -1,0 +1,314 @@
+"""The command line. Every command is a few lines over the library; errors are one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+
+from firesteel.errors import FiresteelError, InvalidParameter, unknown
+
+DEFAULT_TARGET = "smollm2-135m-instruct"
+
+app = typer.Typer(
+    help="Speculative decoding with token trees: the same text, fewer passes of the model.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+bench = typer.Typer(help="Measure: forwards by width, and policies against each other.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+out, err = Console(), Console(stderr=True)
+
+Target = Annotated[str, typer.Option(help="A model folder, a .gguf file, a hub id, or the default's name.")]
+Dtype = Annotated[str, typer.Option(help="fp32, bf16 or int8.")]
+PolicyName = Annotated[str, typer.Option("--policy", help="auto, off, chain or tree.")]
+Width = Annotated[int | None, typer.Option(help="Rows of a verify: exactly for chain and tree, at most for auto.")]
+MaxTokens = Annotated[int, typer.Option(help="Most tokens of a reply.")]
+Seed = Annotated[int | None, typer.Option(help="Makes sampled text repeatable.")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; by default CUDA where there is one.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+def _load(target: str, dtype: str, device: str | None) -> Any:
+    from firesteel.model import Model  # torch comes only with a command that needs it
+
+    return Model.load(target, dtype=dtype, device=device)
+
+
+def _read_config(context: typer.Context, _: Any, file: Path | None) -> Path | None:
+    """Options of a TOML file become the command's defaults; an unknown key is an error that names the nearest."""
+    if file is None:
+        return None
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InvalidParameter(f"no such config file: {file}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidParameter(f"{file} is not TOML: {error}") from error
+    known = {option.name for option in context.command.params if option.name} - {"config", "prompt"}
+    for key in values:
+        if key.replace("-", "_") not in known:
+            raise unknown(f"key in {file}:", key, known)
+    context.default_map = {**(context.default_map or {}), **{k.replace("-", "_"): v for k, v in values.items()}}
+    return file
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(callback=_read_config, is_eager=True, help="A TOML file with options of this command."),
+]
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
+    target: Target = DEFAULT_TARGET,
+    dtype: Dtype = "fp32",
+    policy: PolicyName = "auto",
+    width: Width = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this mass.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Keep this many of the likeliest tokens; 0 keeps all.")] = 0,
+    min_p: Annotated[float, typer.Option(help="Keep tokens at least this likely, relative to the best.")] = 0.0,
+    presence_penalty: Annotated[float, typer.Option(help="Lowers tokens that the reply has.")] = 0.0,
+    frequency_penalty: Annotated[float, typer.Option(help="Lowers tokens by how often the reply has them.")] = 0.0,
+    repetition_penalty: Annotated[float, typer.Option(help="Lowers tokens that prompt or reply have.")] = 1.0,
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the reply; may be repeated.")] = None,
+    min_tokens: Annotated[int, typer.Option(help="No end before this many tokens.")] = 0,
+    ignore_eos: Annotated[bool, typer.Option(help="Go on after the end-of-text token.")] = False,
+    seed: Seed = None,
+    chat: Annotated[bool | None, typer.Option("--chat/--raw", help="Through the chat template, or as it is.")] = None,
+    compare: Annotated[bool, typer.Option(help="Decode plainly too, side by side.")] = False,
+    trace: Annotated[Path | None, typer.Option(help="Write one JSON line per round to this file.")] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Decode one reply and stream it."""
+    from firesteel.display import SideBySide, comparison, summary_line
+    from firesteel.engine.record import Trace
+    from firesteel.model import report
+    from firesteel.sampling import SamplingParams, fresh_seed
+
+    params = SamplingParams(
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        seed=fresh_seed() if seed is None else seed,  # both texts of a comparison draw the same
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        repetition_penalty=repetition_penalty,
+        stop=tuple(stop or ()),
+        min_tokens=min_tokens,
+        max_tokens=max_tokens,
+        ignore_eos=ignore_eos,
+    )
+    from firesteel.policy import make
+
+    make(policy, width=width)  # a wrong name fails before anything is loaded
+    model = _load(target, dtype, device)
+    text = sys.stdin.read() if prompt == "-" else prompt
+    chat = model.has_chat_template if chat is None else chat
+    ids = model.encode_chat([{"role": "user", "content": text}]) if chat else model.encode(text)
+
+    with open(trace or "/dev/null", "w", encoding="utf-8") as lines:
+        engine = model.engine(policy, width=width, record=Trace(lines))
+        if compare:
+            plain_engine = model.engine("off")
+            for warm in (plain_engine, engine):
+                model.complete(ids[:2], SamplingParams(temperature=0.0, max_tokens=2), warm)
+            if as_json:
+                plain = model.complete(ids, params, plain_engine)
+                request = model.complete(ids, params, engine)
+            else:
+                with SideBySide(out, "plain", f"speculative ({policy}, {engine.drafter.name})") as panes:
+                    plain = model.complete(ids, params, plain_engine, lambda new: panes.write(0, new))
+                    request = model.complete(ids, params, engine, lambda new: panes.write(1, new))
+        elif as_json:
+            request = model.complete(ids, params, engine)
+        else:
+            request = model.complete(ids, params, engine, lambda new: print_text(new))
+
+    result = report(request, engine)
+    result["timing"] = {"load_s": model.load_s, **result["timing"]}
+    if compare:
+        theirs = report(plain, plain_engine)
+        speed = theirs["timing"]["decode_tokens_per_s"]
+        result["plain"] = {"token_ids": theirs["token_ids"], "decode_tokens_per_s": speed}
+        result["identical"] = theirs["token_ids"] == result["token_ids"]
+        result["ratio"] = result["timing"]["decode_tokens_per_s"] / speed
+    if as_json:
+        print_text(json.dumps(result) + "\n")
+    elif compare:
+        out.print()
+        out.print(comparison(plain, request))
+        out.print(f"identical: {'yes' if result['identical'] else 'NO'}    ratio: {result['ratio']:.2f}")
+    else:
+        print_text("\n")
+        err.print(f"[dim]{summary_line(request, policy, engine.drafter.name)}[/dim]")
+
+
+def print_text(text: str) -> None:
+    """Write model text as it is: no markup, no wrapping."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+@app.command()
+def chat(
+    target: Target = DEFAULT_TARGET,
+    dtype: Dtype = "fp32",
+    policy: PolicyName = "auto",
+    width: Width = None,
+    max_tokens: MaxTokens = 512,
+    temperature: Temperature = 0.0,
+    seed: Seed = None,
+    device: Device = None,
+) -> None:
+    """Talk to the target; an empty line or Ctrl-D ends."""
+    from firesteel.display import summary_line
+    from firesteel.sampling import SamplingParams
+
+    params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
+    model = _load(target, dtype, device)
+    engine = model.engine(policy, width=width)
+    messages: list[dict[str, str]] = []
+    while True:
+        try:
+            turn = input("> ")
+        except (EOFError, KeyboardInterrupt):
+            return
+        if not turn.strip():
+            return
+        messages.append({"role": "user", "content": turn})
+        request = model.complete(model.encode_chat(messages), params, engine, print_text)
+        messages.append({"role": "assistant", "content": request.text.text})
+        print_text("\n")
+        err.print(f"[dim]{summary_line(request, policy, engine.drafter.name)}[/dim]")
+
+
+@app.command()
+def specdiff(
+    prompts: Annotated[list[str] | None, typer.Argument(help="Prompts; none takes held-out ones.")] = None,
+    target: Target = DEFAULT_TARGET,
+    dtype: Dtype = "fp32",
+    policy: PolicyName = "tree",
+    width: Width = None,
+    max_tokens: MaxTokens = 64,
+    limit: Annotated[int, typer.Option(help="How many held-out prompts.")] = 10,
+    raw: Annotated[bool, typer.Option("--raw", help="Prompts as they are, not through the chat template.")] = False,
+    device: Device = None,
+) -> None:
+    """Compare plain and speculative greedy decoding token for token; exit code 1 when a text differs."""
+    from firesteel.bench.prompts import held_out
+    from firesteel.bench.specdiff import compare
+
+    model = _load(target, dtype, device)
+    texts = prompts or [conversation.turns[0] for conversation in held_out(limit=limit)]
+    differing = 0
+    for number, text in enumerate(texts):
+        ids = model.encode(text) if raw else model.encode_chat([{"role": "user", "content": text}])
+        plain, difference = compare(model, ids, policy, width, max_tokens)
+        if difference is None:
+            out.print(f"prompt {number}: identical, {len(plain)} tokens")
+            continue
+        differing += 1
+        names = [
+            "the end" if token is None else f"{token} {model.loaded.tokenizer.decode([token])!r}"
+            for token in (difference.plain, difference.speculative)
+        ]
+        out.print(
+            f"prompt {number}: differs at token {difference.position}: plain {names[0]}, speculative {names[1]}; "
+            f"plain's two best logits there are {difference.gap:.3g} apart"
+        )
+    out.print(f"{len(texts) - differing} of {len(texts)} identical")
+    if differing:
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(target: Target = DEFAULT_TARGET, as_json: AsJson = False) -> None:
+    """Say what this machine can do with a target, and what would be slow."""
+    from firesteel.doctor import examine
+
+    model = _load(target, "fp32", "cpu")
+    weights = sum(parameter.numel() for parameter in model.loaded.model.parameters())
+    facts = examine(model.target, weights)
+    if as_json:
+        print_text(json.dumps(facts) + "\n")
+        return
+    for name, value in facts["machine"].items():
+        out.print(f"{name:20} {', '.join(value) if isinstance(value, list) else value}")
+    out.print(f"{'memory reads':20} {facts['read_bandwidth_gb_per_s']:.1f} GB/s")
+    for dtype, ceiling in facts["ceiling_tokens_per_s"].items():
+        out.print(f"{'ceiling ' + dtype:20} {ceiling:.0f} tokens/s plain: every token reads every weight of {target}")
+    for line in facts["advice"]:
+        out.print(f"slow here: {line}")
+
+
+@bench.command("decode")
+def bench_decode(
+    policies: Annotated[str, typer.Option(help="Arms, as off,chain,tree:16; ratios are to the first.")] = "off,auto",
+    prompts: Annotated[Path | None, typer.Option(help="A folder of *.jsonl prompts; none takes the shipped.")] = None,
+    limit: Annotated[int, typer.Option(help="Conversations.")] = 20,
+    target: Target = DEFAULT_TARGET,
+    dtype: Dtype = "fp32",
+    width: Width = None,
+    max_tokens: MaxTokens = 128,
+    temperature: Temperature = 0.0,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decode held-out prompts under several policies, interleaved, and print their ratios."""
+    from rich.table import Table
+
+    from firesteel.bench.decode import parse_arms, run, summary
+    from firesteel.bench.prompts import held_out
+    from firesteel.sampling import SamplingParams
+
+    conversations = held_out(prompts, limit)
+    params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed)
+    model = _load(target, dtype, device)
+    arms = parse_arms(model, policies, width)
+    with Progress(console=err) as progress:
+        task = progress.add_task("decoding", total=len(conversations))
+        run(model, arms, conversations, params, lambda _: progress.advance(task))
+    settings = {"limit": limit, "max_tokens": max_tokens, "temperature": temperature, "prompts": str(prompts or "shipped")}
+    result = summary(model, arms, settings)
+    if as_json:
+        print_text(json.dumps(result) + "\n")
+        return
+    table = Table("policy", "width", "replies", "looped", "tokens/s", "tokens/round", "ratio", "95% interval")
+    for arm in result["arms"]:
+        shown = [arm["policy"], str(arm["width"] or ""), str(arm["replies"]), str(arm["looped"])]
+        shown += [f"{arm['decode_tokens_per_s']:.1f}", f"{arm['tokens_per_round']:.2f}"]
+        ratio = arm["ratio"]
+        shown += [f"{ratio:.3f}", f"{arm['ratio_low']:.3f} to {arm['ratio_high']:.3f}"] if ratio else ["", ""]
+        table.add_row(*shown)
+    out.print(table)
+
+
+def main() -> None:
+    """Entry point: a `FiresteelError` is one line on standard error and exit code 2."""
+    try:
+        app()
+    except FiresteelError as error:
+        err.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

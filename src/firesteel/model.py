@@ -1,0 +1,178 @@
+"""The front door: load a target, make requests for it, decode them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from firesteel.engine.drafter import Drafter
+from firesteel.engine.engine import Engine, EngineConfig
+from firesteel.engine.request import Request
+from firesteel.engine.text import TextStream
+from firesteel.errors import InvalidParameter, PromptTooLong, unknown
+from firesteel.models.loading import DEFAULT_TARGET, LoadedTarget, load
+from firesteel.models.target import Target, TransformersTarget
+from firesteel.policy import make
+from firesteel.rounds import RoundReport
+from firesteel.sampling import SamplingParams
+
+DTYPES = ("fp32", "bf16", "int8")
+
+
+@dataclass
+class Model:
+    """A target ready to decode, and its tokenizer.
+
+    Fields:
+        loaded: the model as it was loaded.
+        target: what the engine calls.
+        dtype: "fp32", "bf16" or "int8".
+        load_s: seconds from asking to ready.
+    """
+
+    loaded: LoadedTarget
+    target: Target
+    dtype: str
+    load_s: float
+    _names: Any = field(default_factory=itertools.count, repr=False)
+
+    @classmethod
+    def load(cls, target: str = DEFAULT_TARGET, *, dtype: str = "fp32", device: str | None = None) -> Model:
+        """Load a target.
+
+        Args:
+            target: a folder in the Hugging Face format, a GGUF file, a hub id, or the default's name.
+            dtype: "fp32", "bf16" or "int8".
+            device: "cpu", "cuda", ...; None takes CUDA where it is.
+
+        Raises:
+            InvalidParameter: an unknown dtype.
+            TargetNotFound, UnsupportedModel, MissingTool: see `firesteel.models.loading.load`.
+        """
+        if dtype not in DTYPES:
+            raise unknown("dtype", dtype, DTYPES)
+        begun = time.perf_counter()
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        loaded = load(target, torch.bfloat16 if dtype == "bf16" else torch.float32, device)
+        return cls(loaded, TransformersTarget(loaded.model), dtype, time.perf_counter() - begun)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the tokenizer knows how this model is spoken to."""
+        return bool(self.loaded.tokenizer.chat_template)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of raw text.
+
+        Raises:
+            InvalidParameter: empty text, and the tokenizer has no token to begin with.
+        """
+        ids = list(self.loaded.tokenizer(text).input_ids)
+        if not ids and self.loaded.tokenizer.bos_token_id is not None:
+            ids = [self.loaded.tokenizer.bos_token_id]
+        if not ids:
+            raise InvalidParameter("the prompt is empty")
+        return ids
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Token ids of a conversation (`role`, `content`) up to where the reply begins.
+
+        Raises:
+            InvalidParameter: the tokenizer has no chat template.
+        """
+        if not self.has_chat_template:
+            raise InvalidParameter(f"{self.loaded.name} has no chat template; use raw text (--raw)")
+        tokenizer = self.loaded.tokenizer
+        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        return list(tokenizer(text, add_special_tokens=False).input_ids)
+
+    def engine(
+        self,
+        policy: str = "auto",
+        *,
+        width: int | None = None,
+        drafter: Drafter | None = None,
+        config: EngineConfig = EngineConfig(),  # noqa: B008 (frozen)
+        record: Callable[[RoundReport], None] | None = None,
+    ) -> Engine:
+        """An engine over this target."""
+        return Engine(
+            self.target,
+            make(policy, width=width),
+            drafter=drafter,
+            config=config,
+            vocab_size=min(len(self.loaded.tokenizer), self.target.shape.vocab_size),
+            record=record,
+        )
+
+    def request(self, ids: Sequence[int], params: SamplingParams, *, name: str | None = None) -> Request:
+        """A request for this target.
+
+        Raises:
+            PromptTooLong: the prompt leaves no room for a token.
+            InvalidParameter: a token id that the vocabulary does not have.
+        """
+        most = self.target.shape.max_context
+        if len(ids) >= most:
+            raise PromptTooLong(f"the prompt has {len(ids)} tokens, but {self.loaded.name} has a context of {most}")
+        vocab_size = self.target.shape.vocab_size
+        params.check_vocab(vocab_size)
+        if bad := [token for token in ids if not 0 <= token < vocab_size]:
+            raise InvalidParameter(f"token id {bad[0]} is not in the vocabulary of {vocab_size}")
+        return Request(
+            id=name or f"request-{next(self._names)}",
+            prompt=list(ids),
+            params=params,
+            stop_ids=frozenset(self.loaded.stop_ids),
+            max_context=most,
+            text=TextStream(self.loaded.tokenizer, params.stop),
+        )
+
+    def complete(
+        self,
+        ids: Sequence[int],
+        params: SamplingParams,
+        engine: Engine,
+        on_text: Callable[[str], None] = lambda text: None,
+    ) -> Request:
+        """Decode one request to its end, handing out text as it comes; on Ctrl-C it ends with what there is."""
+        request = self.request(ids, params)
+        try:
+            for output in engine.run([request]):
+                on_text(output.text)
+        except KeyboardInterrupt:
+            request.text.close()
+            engine.abort(request)
+            on_text(request.text.delta())
+        return request
+
+
+def report(request: Request, engine: Engine) -> dict[str, Any]:
+    """One finished request as the JSON object of `generate --json`, without the time to load."""
+    speculation, decode_s = request.speculation, request.timing.decode_s
+    n = len(request.output)
+    return {
+        "text": request.text.text,
+        "token_ids": list(request.output),
+        "finish_reason": request.finish_reason,
+        "usage": {"prompt_tokens": len(request.prompt), "completion_tokens": n},
+        "speculation": {
+            "policy": engine.policy.name,
+            "drafter": engine.drafter.name,
+            "rounds": speculation.rounds,
+            "offered": speculation.offered,
+            "accepted": speculation.accepted,
+            "rows": speculation.rows,
+            "tokens_per_round": n / speculation.rounds if speculation.rounds else None,
+        },
+        "timing": {
+            "prefill_s": request.timing.prefill_s,
+            "decode_s": decode_s,
+            "decode_tokens_per_s": n / decode_s if decode_s > 0 else None,
+        },
+    }

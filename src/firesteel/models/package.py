@@ -1,0 +1,203 @@
+"""Compiled packages: the kernels of `kernels/`, built once for this processor and kept in the user's cache folder.
+
+A package is a shared library of a few hundred kilobytes that holds no weights: one build serves every model, dtype,
+batch, thread count and number of taps. It is named by a hash of all that went into it (sources, compiler, flags,
+processor), built in a temporary folder and moved into place, and its checksum is kept beside it: a truncated library
+can kill the process that maps it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import torch  # noqa: F401  (its OpenMP runtime must be loaded before the library looks for one)
+
+from firesteel.errors import PackageError
+
+SOURCES = Path(__file__).parent / "kernels"
+VERSION = 1
+"""Raised when the structs shared with `native.py` change."""
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+USUAL_SECONDS = 20
+
+
+def folder() -> Path:
+    """Where packages live: $XDG_CACHE_HOME/firesteel/packages, or ~/.cache/firesteel/packages."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "firesteel" / "packages"
+
+
+@functools.cache
+def compiler() -> str:
+    """Path of a C++ compiler: $CXX, c++, g++ or clang++. Raises PackageError when there is none."""
+    for name in filter(None, (os.environ.get("CXX"), "c++", "g++", "clang++")):
+        if path := shutil.which(name):
+            return path
+    raise PackageError(
+        "the compiled mode needs a C++ compiler (c++, g++ or clang++, or CXX in the environment): "
+        "install one, for example with `apt install g++`; the eager mode works without"
+    )
+
+
+@functools.cache
+def processor() -> str:
+    """What the compiler may use here: the instruction set flags of the first processor, or its name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    wanted = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(dict.fromkeys(line for line in lines if line.startswith(wanted)))
+
+
+def command(output: Path, *, openmp: bool = True) -> list[str]:
+    """The compiler's command line that makes `output`."""
+    tune = "-march=native" if platform.machine().lower() in ("x86_64", "amd64") else "-mcpu=native"
+    # -fopenmp only compiles: torch has an OpenMP runtime in the process already, and its symbols are found there.
+    # Linking another one would make two pools of threads wait for the same cores.
+    omp = ["-fopenmp"] if openmp else []
+    return [compiler(), *FLAGS, tune, *omp, "-o", str(output), str(SOURCES / "decoder.cpp")]
+
+
+@functools.cache
+def key() -> str:
+    """Hash of everything a package depends on."""
+    version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
+    digest = hashlib.sha256()
+    for part in (str(VERSION), version, processor(), " ".join(command(Path("library")))):
+        digest.update(part.encode() + b"\0")
+    for source in sorted(SOURCES.iterdir()):
+        digest.update(source.read_bytes() + b"\0")
+    return digest.hexdigest()[:20]
+
+
+def path() -> Path:
+    """Where this machine's package is or will be."""
+    return folder() / f"kernels-{key()}.so"
+
+
+class Build:
+    """A build under way in a child process, or one that was done before.
+
+    Attributes:
+        failure: why there will be no package, once that is known; eager code goes on.
+    """
+
+    def __init__(self) -> None:
+        self.failure: str | None = None
+        self.started = time.monotonic()
+        self._process: subprocess.Popen[str] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._library: ctypes.CDLL | None = None
+        try:
+            self.path = path()
+            if _intact(self.path):
+                self._library = _open(self.path)
+            else:
+                self._start()
+        except (PackageError, OSError) as error:
+            self.failure = str(error)
+
+    def ready(self) -> bool:
+        """Whether the package can be used now. Never waits; sets `failure` when the build has failed."""
+        if self._process is not None and self._process.poll() is not None:
+            self._finish()
+        return self._library is not None
+
+    def progress(self) -> str:
+        """A line for the user."""
+        if self.failure:
+            return f"kernels: {self.failure}"
+        if self.ready():
+            return f"kernels: ready ({self.path.name})"
+        passed = time.monotonic() - self.started
+        return f"kernels: building for this processor, {passed:.0f} s (usually {USUAL_SECONDS} s, once)"
+
+    def library(self, timeout_s: float = 600.0) -> ctypes.CDLL:
+        """The loaded library, waiting for the build. Raises PackageError when it fails or takes longer."""
+        if self._process is not None:
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired as error:
+                self.stop()
+                raise PackageError(f"the build of the kernels took more than {timeout_s:.0f} s") from error
+        if not self.ready():
+            raise PackageError(self.failure or "the build of the kernels was stopped")
+        assert self._library is not None
+        return self._library
+
+    def stop(self) -> None:
+        """Ends a build under way; nothing of it stays."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+            self.failure = "the build of the kernels was stopped"
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _start(self, *, openmp: bool = True) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._openmp = openmp
+        self._folder = tempfile.TemporaryDirectory(dir=self.path.parent, prefix="build-")
+        self._process = subprocess.Popen(
+            command(Path(self._folder.name) / "library.so", openmp=openmp),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the reply, not for the build
+        )
+
+    def _finish(self) -> None:
+        assert self._process is not None
+        assert self._folder is not None
+        process, self._process = self._process, None
+        _, errors = process.communicate()
+        built = Path(self._folder.name) / "library.so"
+        try:
+            if process.returncode != 0:
+                if self._openmp:  # some compilers have no OpenMP: one thread is better than none
+                    self._folder.cleanup()
+                    return self._start(openmp=False)
+                last = "\n".join(errors.strip().splitlines()[-5:])
+                raise PackageError(f"{compiler()} failed with status {process.returncode}: {last}")
+            checksum = hashlib.sha256(built.read_bytes()).hexdigest()
+            os.replace(built, self.path)
+            note = built.with_suffix(".sha256")
+            note.write_text(checksum)
+            os.replace(note, self.path.with_suffix(".sha256"))
+            self._library = _open(self.path)
+        except (PackageError, OSError) as error:
+            self.failure = str(error)
+        self._folder.cleanup()
+        self._folder = None
+
+
+def start_build() -> Build:
+    """Starts building this machine's package in a child process, unless it is there already. Never raises."""
+    return Build()
+
+
+def _intact(file: Path) -> bool:
+    """Whether the package is there and whole; a damaged one counts as absent and is built again."""
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest() == file.with_suffix(".sha256").read_text().strip()
+    except OSError:
+        return False
+
+
+def _open(file: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(file))
+    if library.firesteel_version() != VERSION:
+        raise PackageError(f"{file} is of version {library.firesteel_version()}, not {VERSION}")
+    return library

@@ -1,0 +1,31 @@
+"""Where firesteel keeps what it made: one folder, which may be deleted at any time."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def cache_folder(*parts: str) -> Path:
+    """`$XDG_CACHE_HOME/firesteel` (by default `~/.cache/firesteel`) and a folder below it, created when missing."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "firesteel"
+    folder = root.joinpath(*parts)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def made_whole(folder: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `folder` when the block ends well: nobody ever sees half of it."""
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+        made = Path(temporary) / "made"
+        made.mkdir()
+        yield made
+        try:
+            made.rename(folder)
+        except OSError:
+            if not folder.exists():  # another process was quicker: its result is as good
+                raise
