@@ -58,6 +58,7 @@ class Trace:
     ms: float = 0.0
     widths: list[int] = field(default_factory=list)  # rows of each round, over the batch
     round_ms: list[float] = field(default_factory=list)
+    end_ms: dict[str, float] = field(default_factory=dict)  # when each request ended
 
 
 def decode(
@@ -93,7 +94,8 @@ def decode(
         policy.learn(RoundReport(views, candidates, trees, outcomes, drafting, verify_ms, other_ms, rows, first))
         trace.widths.append(rows)
         trace.round_ms.append(drafting + verify_ms + other_ms)
-    trace.ms = sum(trace.round_ms)
+        trace.ms += trace.round_ms[-1]
+        trace.end_ms |= {script.name: trace.ms for script in running if script.left == 0}
     return trace
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scripted import Script, block_of_errors, block_of_script, decode
 
 from firesteel.errors import InvalidParameter
 from firesteel.ngram import NgramIndex
@@ -13,6 +12,7 @@ from firesteel.policy.base import best_of_batch, within
 from firesteel.policy.fixed import FixedChain, FixedConfig
 from firesteel.rounds import Plan, RoundView
 from firesteel.tree import Source, TokenTree
+from tests.policy.scripted import Script, block_of_errors, block_of_script, decode
 
 LINE = [10, 11, 12, 13, 14, 15, 16, 17]
 
@@ -111,7 +111,7 @@ def test_a_short_budget_goes_to_the_likeliest_rows_of_the_batch() -> None:
 
 def test_names_and_widths_are_checked() -> None:
     assert [make(name).name for name in NAMES] == list(NAMES)
-    with pytest.raises(InvalidParameter, match="chian.*did you mean 'chain'"):
+    with pytest.raises(InvalidParameter, match=r"chian.*did you mean 'chain'"):
         make("chian")
     for width in (0, -3, 65):
         for name in NAMES:

@@ -90,10 +90,14 @@ class BreakEven:
         self, views: Sequence[RoundView], plan: Plan, drafts: Sequence[Draft | None]
     ) -> tuple[list[TokenTree], list[TokenTree]]:
         """All candidates, and the prefix of the batch's best-first order with the best expected rate."""
+        self._grown.clear()
         self._drafted = any(draft is not None for draft in drafts)
         grown = [candidates(view, draft) for view, draft in zip(views, drafts, strict=True)]
+        if all(one.tree.width == 1 for one in grown):
+            trees = [one.tree for one in grown]
+            return trees, trees
         kinds = [kinds_of(one, view.ngram.p_src) for one, view in zip(grown, views, strict=True)]
-        everything = [self._priced(view, one.tree, kind) for view, one, kind in zip(views, grown, kinds, strict=True)]
+        everything = [self._priced(*each) for each in zip(views, grown, kinds, strict=True)]
         owners, rows, survival = best_of_batch(everything)
         allowed = np.ones(len(rows), np.bool_)
         for i in range(len(views)):
@@ -101,7 +105,6 @@ class BreakEven:
         owners, rows, survival = owners[allowed], rows[allowed], survival[allowed]
         limit = len(rows) if plan.budget is None else min(len(rows), max(0, plan.budget - len(views)))
         extra = self._choose(len(views), survival[:limit])
-        self._grown.clear()
         trees = []
         for i, (view, tree) in enumerate(zip(views, everything, strict=True)):
             chosen = np.concatenate([[0], np.sort(rows[:extra][owners[:extra] == i])])
@@ -185,7 +188,8 @@ class BreakEven:
         recent = self._draft_ms[drafted]
         return median_low(recent) if recent else 0.0
 
-    def _priced(self, view: RoundView, tree: TokenTree, kinds: list[str]) -> TokenTree:
+    def _priced(self, view: RoundView, grown: Candidates, kinds: list[str]) -> TokenTree:
+        tree = grown.tree
         if tree.width == 1:
             return tree
         q = self.counts.price(view.request_id, kinds, tree.q[1:].tolist())

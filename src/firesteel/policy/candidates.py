@@ -66,6 +66,8 @@ def candidates(view: RoundView, draft: Draft | None) -> Candidates:
     Without a draft there are no siblings, so the most frequent follower is offered beside a copy that differs from it.
     """
     room = max(view.room, 0)
+    if draft is None and not view.ngram.chain(max_len=min(1, room)):  # most rounds of text that does not repeat
+        return Candidates(TokenTree.root(view.anchor), np.zeros(1, np.bool_), [None], np.zeros(1, np.int64))
     rows = _Rows(view.anchor, view.ngram.p_src)
     spine, picks = [0], list[int]()
     if draft is not None:
@@ -113,20 +115,29 @@ class _Rows:
         return pick
 
     def hang(self, parent: int, chain: list[Proposal]) -> list[int]:
-        """Hang an n-gram chain under `parent`, merged with what is there; return its rows, in order."""
-        hung = []
-        for proposal in chain:
-            q = ngram_price(self.p_src, proposal)
-            row = self.row_of.get((parent, proposal.token))
-            if row is None:
-                row = self.add(parent, proposal.token, Source.NGRAM, 0, q, proposal)
-            else:
-                self.evidence[row] = proposal
-                self.q[row] = max(self.q[row], q)
-            hung.append(row)
+        """Hang an n-gram chain under `parent`, merged with what is there; return its rows, in order.
+
+        Only the first step can meet a candidate: below it there is nothing yet, or a pick, which ends the chain.
+        """
+        if not chain:
+            return []
+        head, prices = chain[0], [ngram_price(self.p_src, proposal) for proposal in chain]
+        row = self.row_of.get((parent, head.token))
+        if row is None:
+            row = self.add(parent, head.token, Source.NGRAM, 0, prices[0], head)
+        else:
+            self.evidence[row] = head
+            self.q[row] = max(self.q[row], prices[0])
             if self.sources[row] == Source.PICK:
-                break  # its own chain goes on
-            parent = row
+                return [row]  # its own chain goes on
+        start, more = len(self.tokens), len(chain) - 1
+        hung = [row, *range(start, start + more)]
+        self.tokens += [proposal.token for proposal in chain[1:]]
+        self.parents += hung[:-1]
+        self.sources += [int(Source.NGRAM)] * more
+        self.ranks += [0] * more
+        self.q += prices[1:]
+        self.evidence += chain[1:]
         return hung
 
     def hang_alternative(self, ngram: NgramIndex, first: int, room: int) -> None:

@@ -44,7 +44,7 @@ class RoundCosts:
     that load does not make a class look cheap merely because it was last run in quieter times.
 
     An own cost is the lower median of a class's first 4 measurements, and then moves slowly, faster after a pause, and
-    upwards in clipped steps: time can be lost to other causes but not won, so one outlier moves it by a hundredth.
+    upwards in clipped steps: time can be lost to other causes but not won, so an outlier moves it little.
 
     A class is believed after two measurements, or after one that is hardly dearer than was guessed. Until then, it is
     never priced above the guess: between believed classes on a straight line, beyond the widest at the measured slope
@@ -74,7 +74,7 @@ class RoundCosts:
     def learn(self, rows: int, ms: float) -> None:
         """Take in one round of `rows` rows that lasted `ms`."""
         k, level = class_of(rows), self.level
-        guess = self.prices()[k] if self._believed() else 0.0
+        guess = self.prices()[k] if k not in self._classes and self._classes else 0.0
         one = self._classes.setdefault(k, _RowClass())
         at_level = ms / level
         self.rounds += 1
@@ -119,7 +119,7 @@ class RoundCosts:
         """`float64[len(LADDER)]` expected milliseconds of a round of each class."""
         if self._table is None:
             self._table = self._guess()
-        return np.multiply(self._table, self.level)
+        return self._table * self.level
 
     def state(self) -> dict[str, float]:
         """The own cost in milliseconds of every believed class, by its top."""
@@ -142,7 +142,7 @@ class RoundCosts:
         if not known:
             return curve
         x, y = tops[known], np.array([self._classes[k].own_ms for k in known])
-        prices = np.interp(tops, x, y)
+        prices: FloatArray = np.interp(tops, x, y)
         prices[tops < x[0]] = y[0] * curve[tops < x[0]] / curve[known[0]]
         slope = self.slope * y[-1] / curve[known[-1]]
         if len(x) > 1:
@@ -175,13 +175,13 @@ class AcceptCounts:
         """`float64[n]` the probability of each candidate, given that its parent is accepted."""
         own = self._requests.get(request_id, {})
         weight, nothing = self.WEIGHT, (0.0, 0.0)
-        q = np.empty(len(raw))
-        for i, (kind, prior) in enumerate(zip(kinds, raw, strict=True)):
+        prices = []
+        for kind, prior in zip(kinds, raw, strict=True):
             right, seen = self.shared.get(kind, nothing)
             mean = (right + weight * prior) / (seen + weight)
             right, seen = own.get(kind, nothing)
-            q[i] = (right + weight * mean) / (seen + weight)
-        return q
+            prices.append((right + weight * mean) / (seen + weight))
+        return np.array(prices)
 
     def learn(self, request_id: str, kind: str, right: bool) -> None:
         """Take in one outcome."""

@@ -61,7 +61,7 @@ struct Float32 {
   using A = float;
   using W = float;
   using Sum = F16;
-  static constexpr int step = 1;
+  static constexpr int step = 1, pair_rows = kPairRows;
   static Sum start() { return zero(); }
   static F16 finish(Sum s) { return s; }
   template <int M, int T>
@@ -79,15 +79,16 @@ struct Bfloat16 {
   using A = float;
   using W = bf16;
   using Sum = F16;
-  static constexpr int step = 2;
+  static constexpr int step = 2, pair_rows = kPairRows;
   static Sum start() { return zero(); }
   static F16 finish(Sum s) { return s; }
   template <int M, int T>
   FIRESTEEL_INLINE static void accumulate(const A* a, int64_t lda, const W* w, int64_t tile, Sum (&sums)[M][T]) {
-    each<T>([&](auto t) FIRESTEEL_INLINE {
-      F16 even, odd;
-      load_pairs(w + t * tile, even, odd);
+    each<T>([&](auto t) FIRESTEEL_INLINE {  // one half of the pairs at a time: both would not fit the registers
+      const W* p = w + t * tile;
+      const F16 even = load_even(p);
       each<M>([&](auto m) FIRESTEEL_INLINE { sums[m][t] = pin(fma(splat(a[m * lda]), even, sums[m][t])); });
+      const F16 odd = load_odd(fresh(p));
       each<M>([&](auto m) FIRESTEEL_INLINE { sums[m][t] = pin(fma(splat(a[m * lda + 1]), odd, sums[m][t])); });
     });
   }
@@ -97,7 +98,7 @@ struct Int8 {
   using A = int16_t;
   using W = int8_t;
   using Sum = I16;
-  static constexpr int step = 2;
+  static constexpr int step = 2, pair_rows = kPairRowsInt8;
   static Sum start() { return no_sum(); }
   static F16 finish(const Sum& s) { return to_float(s); }
   template <int M, int T>
@@ -150,40 +151,38 @@ inline int64_t block_start(int64_t n, int blocks, int block) { return n * block 
 template <class K, class Emit>
 inline void pair_of_tiles(const Matrix& m, const typename K::A* a, const Rows& x, int64_t n, int64_t first,
                           Emit&& emit) {
-  const auto* tiles = static_cast<const typename K::W*>(m.tiles);
-  const int64_t size = m.cols * 16, all = m.outputs / 16;
-  const bool both = first + 1 < all;
-  const int blocks = blocks_of(n);
-  for (int block = 0; block < blocks; ++block) {
-    const int64_t row = block_start(n, blocks, block), rows = block_start(n, blocks, block + 1) - row;
-    with_rows(int(rows), [&](auto count) {
+  using W = typename K::W;
+  const int64_t size = m.cols * 16, steps = m.cols / K::step;
+  const int64_t tiles = m.outputs / 16 - first < 2 ? 1 : 2;
+  const W* w = static_cast<const W*>(m.tiles) + first * size;
+  const auto finish = [&](F16 sum, int64_t row, int64_t tile) {
+    if constexpr (std::is_same_v<K, Int8>) sum = mul(mul(sum, splat(x.scales[row])), load(m.scales + tile * 16));
+    if (m.bias) sum = add(sum, load(m.bias + tile * 16));
+    emit(row, tile, sum);
+  };
+  if (n <= K::pair_rows && tiles == 2) {
+    with_rows<K::pair_rows>(int(n), [&](auto count) {
       constexpr int M = decltype(count)::value;
-      const auto finish = [&](F16 sum, int m_, int64_t tile) {
-        if constexpr (std::is_same_v<K, Int8>) {
-          sum = mul(mul(sum, splat(x.scales[row + m_])), load(m.scales + tile * 16));
-        }
-        if (m.bias) sum = add(sum, load(m.bias + tile * 16));
-        emit(row + m_, tile, sum);
-      };
-      const auto* w = tiles + first * size;
-      // the next pair, spread over the blocks of rows; past the last tile a prefetch is a no-op
-      const int64_t bytes = 2 * size * int64_t(sizeof(*w)), part = bytes / blocks;
-      const char* ahead = reinterpret_cast<const char*>(w) + bytes + part * block;
-      const int64_t steps = m.cols / K::step;
-      if (M <= kPairRows && both) {
-        F16 out[M][2];
-        sums_of<K, M, 2, true>(a + row * x.stride, x.stride, w, 16 * K::step, size, m.cols, ahead, part / steps, out);
-        for (int i = 0; i < M; ++i) finish(out[i][0], i, first), finish(out[i][1], i, first + 1);
-        return;
-      }
-      for (int t = 0; t < 1 + both; ++t) {
-        F16 out[M][1];
-        sums_of<K, M, 1, true>(a + row * x.stride, x.stride, w + t * size, 16 * K::step, 0, m.cols, ahead + t * part / 2,
-                         part / 2 / steps, out);
-        for (int i = 0; i < M; ++i) finish(out[i][0], i, first + t);
-      }
+      F16 out[M][2];
+      const auto* ahead = reinterpret_cast<const char*>(w + 2 * size);  // past the last tile a prefetch is a no-op
+      sums_of<K, M, 2, true>(a, x.stride, w, 16 * K::step, size, m.cols, ahead, 2 * 16 * K::step * sizeof(W), out);
+      for (int i = 0; i < M; ++i) finish(out[i][0], i, first), finish(out[i][1], i, first + 1);
     });
+    return;
   }
+  const int blocks = blocks_of(n);
+  const int64_t part = size * int64_t(sizeof(W)) / blocks;  // each block of rows fetches its part of the next tile
+  for (int64_t t = 0; t < tiles; ++t, w += size)  // a tile stays in the first cache while all rows pass over it
+    for (int block = 0; block < blocks; ++block) {
+      const int64_t row = block_start(n, blocks, block), rows = block_start(n, blocks, block + 1) - row;
+      with_rows(int(rows), [&](auto count) {
+        constexpr int M = decltype(count)::value;
+        F16 out[M][1];
+        const auto* ahead = reinterpret_cast<const char*>(w + size) + part * block;
+        sums_of<K, M, 1, true>(a + row * x.stride, x.stride, w, 16 * K::step, 0, m.cols, ahead, part / steps, out);
+        for (int i = 0; i < M; ++i) finish(out[i][0], row + i, first + t);
+      });
+    }
 }
 
 // The whole product, shared out among the threads of the enclosing parallel region; ends with a barrier.

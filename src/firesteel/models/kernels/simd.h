@@ -32,10 +32,20 @@ inline bf16 to_bf16(float x) {  // round to nearest, ties to even; NaN is not ex
   return bf16((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+// The same pointer, of which the compiler knows nothing: it loads again instead of holding a value in a register.
+template <class T>
+inline const T* fresh(const T* p) {
+#if defined(__GNUC__)
+  asm volatile("" : "+r"(p));
+#endif
+  return p;
+}
+
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 
 constexpr int kMaxRows = 12;  // accumulators of one block of rows: 12 of 32 registers, two chains per FMA port
 constexpr int kPairRows = 6;  // up to here two tiles at once keep the ports busy
+constexpr int kPairRowsInt8 = 6;
 struct F16 { __m512 v; };
 struct I16 { __m512i v; };
 inline F16 pin(F16 x) { asm volatile("" : "+v"(x.v)); return x; }
@@ -57,10 +67,10 @@ inline F16 load(const bf16* p) {
   __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
 }
-inline void load_pairs(const bf16* p, F16& even, F16& odd) {  // 16 x (even, odd)
-  __m512i x = _mm512_loadu_si512(p);
-  even.v = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
-  odd.v = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(int(0xffff0000u))));
+// Of 16 pairs of bf16, the first halves and the second halves.
+inline F16 load_even(const bf16* p) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))}; }
+inline F16 load_odd(const bf16* p) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(int(0xffff0000u))))};
 }
 inline I16 no_sum() { return {_mm512_setzero_si512()}; }
 inline I16 widen(const int8_t* p) { return {_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p))}; }
@@ -94,6 +104,7 @@ inline F16 power_of_two(F16 x, F16& whole) {  // 2^round(x), and round(x)
 
 constexpr int kMaxRows = 6;   // 12 of 16 registers are sums
 constexpr int kPairRows = 3;
+constexpr int kPairRowsInt8 = 2;
 struct F16 { __m256 a, b; };
 struct I16 { __m256i a, b; };
 inline F16 pin(F16 x) { asm volatile("" : "+x"(x.a), "+x"(x.b)); return x; }
@@ -119,11 +130,14 @@ inline F16 load(const bf16* p) {
   __m256i hi = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)(p + 8)));
   return {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
 }
-inline void load_pairs(const bf16* p, F16& even, F16& odd) {
+inline F16 load_even(const bf16* p) {
+  __m256i x = _mm256_loadu_si256((const __m256i*)p), y = _mm256_loadu_si256((const __m256i*)(p + 16));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(x, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(y, 16))};
+}
+inline F16 load_odd(const bf16* p) {
   __m256i x = _mm256_loadu_si256((const __m256i*)p), y = _mm256_loadu_si256((const __m256i*)(p + 16));
   __m256i high = _mm256_set1_epi32(int(0xffff0000u));
-  even = {_mm256_castsi256_ps(_mm256_slli_epi32(x, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(y, 16))};
-  odd = {_mm256_castsi256_ps(_mm256_and_si256(x, high)), _mm256_castsi256_ps(_mm256_and_si256(y, high))};
+  return {_mm256_castsi256_ps(_mm256_and_si256(x, high)), _mm256_castsi256_ps(_mm256_and_si256(y, high))};
 }
 inline I16 no_sum() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 inline I16 widen(const int8_t* p) {
@@ -166,6 +180,7 @@ inline F16 power_of_two(F16 x, F16& whole) { return {power_of_two(x.a, whole.a),
 
 constexpr int kMaxRows = 4;
 constexpr int kPairRows = 1;
+constexpr int kPairRowsInt8 = 1;
 struct F16 { float v[16]; };
 struct I16 { int32_t v[16]; int16_t pairs[32]; };
 template <class T>
@@ -185,9 +200,8 @@ inline F16 div(F16 a, F16 b) { FIRESTEEL_EACH a.v[i] /= b.v[i]; return a; }
 inline F16 max(F16 a, F16 b) { FIRESTEEL_EACH a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return a; }
 inline F16 min(F16 a, F16 b) { FIRESTEEL_EACH a.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i]; return a; }
 inline F16 abs(F16 a) { FIRESTEEL_EACH a.v[i] = std::fabs(a.v[i]); return a; }
-inline void load_pairs(const bf16* p, F16& even, F16& odd) {
-  FIRESTEEL_EACH even.v[i] = to_float(p[2 * i]), odd.v[i] = to_float(p[2 * i + 1]);
-}
+inline F16 load_even(const bf16* p) { F16 y; FIRESTEEL_EACH y.v[i] = to_float(p[2 * i]); return y; }
+inline F16 load_odd(const bf16* p) { F16 y; FIRESTEEL_EACH y.v[i] = to_float(p[2 * i + 1]); return y; }
 inline I16 no_sum() { I16 y; FIRESTEEL_EACH y.v[i] = 0; return y; }
 inline I16 widen(const int8_t* p) { I16 y; for (int i = 0; i < 32; ++i) y.pairs[i] = p[i]; return y; }
 inline I16 splat_pair(const int16_t* p) { I16 y; for (int i = 0; i < 32; ++i) y.pairs[i] = p[i & 1]; return y; }

@@ -1,0 +1,97 @@
+"""The default target, fp32, greedy: speculative text is the plain text for every width and batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests import fixtures
+
+from firesteel.engine.engine import EngineConfig
+from firesteel.model import Model
+from firesteel.models.rows import pack
+from firesteel.models.target import new_cache
+from firesteel.sampling import SamplingParams
+from firesteel.tree import TokenTree
+
+WIDTHS = (1, 2, 3, 5, 8, 16)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=48)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model.load()
+
+
+@pytest.fixture(scope="module")
+def plain(model: Model) -> dict[str, list[int]]:
+    """transformers' own greedy `generate`, before its attention is replaced anywhere: a model of its own."""
+    from transformers import AutoModelForCausalLM
+
+    reference = AutoModelForCausalLM.from_pretrained(model.loaded.folder, dtype=torch.float32)
+    texts = {}
+    for name, ids in fixtures.encoded(model).items():
+        out = reference.generate(torch.tensor([ids]), max_new_tokens=48, do_sample=False)
+        texts[name] = out[0, len(ids) :].tolist()
+    return texts
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_each_fixture_alone(model: Model, plain: dict[str, list[int]], width: int) -> None:
+    for name, ids in fixtures.encoded(model).items():
+        engine = model.engine("tree", width=width)
+        assert model.complete(ids, GREEDY, engine).output == plain[name], (name, width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_fixtures_as_a_batch_of_four(model: Model, plain: dict[str, list[int]], width: int) -> None:
+    engine = model.engine("tree", width=width, config=EngineConfig(slots=4))
+    batch = [model.request(ids, GREEDY, name=name) for name, ids in fixtures.encoded(model).items()]
+    for _ in engine.run(batch):
+        pass
+    assert {request.id: request.output for request in batch} == plain
+    assert engine.cache.free_slots == 4
+
+
+def test_repetitive_text_is_accepted_in_long_blocks(model: Model, plain: dict[str, list[int]]) -> None:
+    """A floor under what n-grams alone do on F-rep: 7 rounds for 48 tokens at 8 rows."""
+    request = model.complete(model.encode(fixtures.REP), GREEDY, model.engine("chain", width=8))
+    assert len(request.output) == 48
+    assert request.speculation.rounds <= 7
+
+
+def test_exact_probabilities_inside_a_block(model: Model) -> None:
+    """F-coin at T = 1: the two likeliest continuations have the probabilities that were measured elsewhere."""
+    ids, heads, tails = (model.encode(text) for text in (fixtures.COIN, " heads", " tails"))
+    cache = new_cache(model.target, 1)
+    cache.reserve([cache.acquire()], [len(ids) + 4])
+    text = [*ids, *tails, *model.encode("\ncoin:")]
+    rows = pack([TokenTree.chain(text[0], text[1:])], [0], [0])
+    logits, _ = model.target.forward(rows, cache)
+    p = logits.double().softmax(-1).numpy()
+    at, after = len(ids) - 1, len(text) - 1
+    assert p[at, tails[0]] == pytest.approx(0.927, abs=2e-3)
+    assert p[at, heads[0]] == pytest.approx(0.034, abs=2e-3)
+    assert p[after, tails[0]] == pytest.approx(0.445, abs=2e-3)
+    assert p[after, heads[0]] == pytest.approx(0.392, abs=2e-3)
+
+
+def test_sampled_text_is_that_of_plain_decoding(model: Model) -> None:
+    """At T = 1 a verify draws what plain decoding would have drawn, so the same seed gives the same text."""
+    ids = model.encode(fixtures.COIN)
+    for seed in range(3):
+        params = SamplingParams(temperature=1.0, max_tokens=24, seed=seed)
+        texts = [model.complete(ids, params, model.engine(p, width=w)).output for p, w in (("off", 1), ("tree", 8))]
+        assert texts[0] == texts[1]
+
+
+def test_wide_and_narrow_rows_differ_by_rounding_only(model: Model) -> None:
+    ids = fixtures.encoded(model)["F-prose"]
+    cache = new_cache(model.target, 1)
+    cache.reserve([cache.acquire()], [len(ids) + 8])
+    model.target.forward(pack([TokenTree.chain(ids[0], ids[1:-1])], [0], [0]), cache)
+    cache.commit([0], [np.arange(len(ids) - 1)])
+    one = TokenTree.root(ids[-1])
+    eight = TokenTree.chain(ids[-1], [5, 6, 7, 8, 9, 10, 11])
+    narrow, wide = (model.target.forward(pack([tree], [0], [len(ids) - 1]), cache)[0][0] for tree in (one, eight))
+    assert float((narrow - wide).abs().max()) < 1e-3
