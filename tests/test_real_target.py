@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests import fixtures
 
 from firesteel.engine.engine import EngineConfig
 from firesteel.model import Model
@@ -13,6 +12,7 @@ from firesteel.models.rows import pack
 from firesteel.models.target import new_cache
 from firesteel.sampling import SamplingParams
 from firesteel.tree import TokenTree
+from tests import fixtures
 
 WIDTHS = (1, 2, 3, 5, 8, 16)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=48)

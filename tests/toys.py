@@ -91,7 +91,9 @@ def engine(of: TransformersTarget, policy: str = "off", width: int | None = None
     return Engine(of, make(policy, width=width), drafter=drafter, config=limits, record=record)
 
 
-def decode(of: TransformersTarget, requests: Sequence[Request], policy: str = "off", width: int | None = None, **settings: Any) -> Engine:
+def decode(
+    of: TransformersTarget, requests: Sequence[Request], policy: str = "off", width: int | None = None, **settings: Any
+) -> Engine:
     """Run requests to their end; the engine, for what it has to say afterwards."""
     runner = engine(of, policy, width, **settings)
     for _ in runner.run(requests):

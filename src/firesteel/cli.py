@@ -96,7 +96,9 @@ def generate(
     config: Config = None,
 ) -> None:
     """Decode one reply and stream it."""
-    from firesteel.display import SideBySide, comparison, summary_line
+    from firesteel.demo import compare as compare_both
+    from firesteel.demo import speed
+    from firesteel.display import summary_line
     from firesteel.engine.record import Trace
     from firesteel.model import report
     from firesteel.sampling import SamplingParams, fresh_seed
@@ -126,36 +128,19 @@ def generate(
     with open(trace or "/dev/null", "w", encoding="utf-8") as lines:
         engine = model.engine(policy, width=width, record=Trace(lines))
         if compare:
-            plain_engine = model.engine("off")
-            for warm in (plain_engine, engine):
-                model.complete(ids[:2], SamplingParams(temperature=0.0, max_tokens=2), warm)
-            if as_json:
-                plain = model.complete(ids, params, plain_engine)
-                request = model.complete(ids, params, engine)
-            else:
-                with SideBySide(out, "plain", f"speculative ({policy}, {engine.drafter.name})") as panes:
-                    plain = model.complete(ids, params, plain_engine, lambda new: panes.write(0, new))
-                    request = model.complete(ids, params, engine, lambda new: panes.write(1, new))
-        elif as_json:
-            request = model.complete(ids, params, engine)
+            both = compare_both(model, ids, params, engine, None if as_json else out)
+            request = both.speculative
         else:
-            request = model.complete(ids, params, engine, lambda new: print_text(new))
+            request = model.complete(ids, params, engine, (lambda new: None) if as_json else print_text)
 
-    result = report(request, engine)
-    result["timing"] = {"load_s": model.load_s, **result["timing"]}
-    if compare:
-        theirs = report(plain, plain_engine)
-        speed = theirs["timing"]["decode_tokens_per_s"]
-        result["plain"] = {"token_ids": theirs["token_ids"], "decode_tokens_per_s": speed}
-        result["identical"] = theirs["token_ids"] == result["token_ids"]
-        result["ratio"] = result["timing"]["decode_tokens_per_s"] / speed
     if as_json:
+        result = report(request, engine)
+        result["timing"] = {"load_s": model.load_s, **result["timing"]}
+        if compare:
+            result["plain"] = {"token_ids": both.plain.output, "decode_tokens_per_s": speed(both.plain)}
+            result["identical"], result["ratio"] = both.identical, both.ratio
         print_text(json.dumps(result) + "\n")
-    elif compare:
-        out.print()
-        out.print(comparison(plain, request))
-        out.print(f"identical: {'yes' if result['identical'] else 'NO'}    ratio: {result['ratio']:.2f}")
-    else:
+    elif not compare:
         print_text("\n")
         err.print(f"[dim]{summary_line(request, policy, engine.drafter.name)}[/dim]")
 
@@ -164,6 +149,22 @@ def print_text(text: str) -> None:
     """Write model text as it is: no markup, no wrapping."""
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+@app.command()
+def demo(target: Target = DEFAULT_TARGET, dtype: Dtype = "fp32", max_tokens: MaxTokens = 96) -> None:
+    """Two prompts, each decoded plainly and speculatively side by side: one that repeats itself, and prose."""
+    from firesteel.demo import PROMPTS, compare
+    from firesteel.sampling import SamplingParams
+
+    model = _load(target, dtype, None)
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
+    for prompt in PROMPTS:
+        out.print(f"\n[bold]{prompt.title}[/bold]")
+        ids = (
+            model.encode_chat([{"role": "user", "content": prompt.text}]) if prompt.chat else model.encode(prompt.text)
+        )
+        compare(model, ids, params, model.engine(), out)
 
 
 @app.command()
@@ -286,7 +287,12 @@ def bench_decode(
     with Progress(console=err) as progress:
         task = progress.add_task("decoding", total=len(conversations))
         run(model, arms, conversations, params, lambda _: progress.advance(task))
-    settings = {"limit": limit, "max_tokens": max_tokens, "temperature": temperature, "prompts": str(prompts or "shipped")}
+    settings = {
+        "limit": limit,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "prompts": str(prompts or "shipped"),
+    }
     result = summary(model, arms, settings)
     if as_json:
         print_text(json.dumps(result) + "\n")

@@ -36,7 +36,9 @@ def advice() -> list[str]:
     if not torch.cuda.is_available() and not sets & {"avx512_bf16", "amx_bf16"}:
         found.append("no bf16 instructions: bf16 halves the memory a forward reads but computes in fp32")
     if not torch.cuda.is_available() and not sets & {"avx512_vnni", "amx_int8"}:
-        found.append("no VNNI instructions: int8 products take three instructions instead of one, so wide verifies gain less")
+        found.append(
+            "no VNNI instructions: int8 products take three instructions instead of one, so wide verifies gain less"
+        )
     if torch.get_num_threads() == 1:
         found.append("one thread: the memory's bandwidth is probably not reached")
     if shutil.which("g++") is None and shutil.which("clang++") is None:

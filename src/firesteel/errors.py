@@ -1,14 +1,14 @@
 """Every error that firesteel raises on purpose.
 
-    FiresteelError                  exit code 2 on the command line, never a traceback
-    ├── InvalidParameter            a value out of its range, an unknown key, an unknown name
-    ├── TargetNotFound              no such folder, file or hub id
-    ├── UnsupportedModel            a model that cannot be verified as a tree, or a file that cannot be read
-    ├── PromptTooLong               the prompt leaves no room in the context
-    ├── OutOfSlots                  the cache cannot hold the request at all
-    ├── PackageError                a compiled package could not be built or loaded
-    ├── MissingTool                 an outside program is not installed
-    └── LosslessViolation           a rule applied to a tree for which it is biased
+FiresteelError                  exit code 2 on the command line, never a traceback
+├── InvalidParameter            a value out of its range, an unknown key, an unknown name
+├── TargetNotFound              no such folder, file or hub id
+├── UnsupportedModel            a model that cannot be verified as a tree, or a file that cannot be read
+├── PromptTooLong               the prompt leaves no room in the context
+├── OutOfSlots                  the cache cannot hold the request at all
+├── PackageError                a compiled package could not be built or loaded
+├── MissingTool                 an outside program is not installed
+└── LosslessViolation           a rule applied to a tree for which it is biased
 """
 
 from __future__ import annotations

@@ -102,7 +102,8 @@ class RoundReport:
     """One finished round: the input of `Policy.learn`, and one line of a trace.
 
     Fields:
-        views, candidates, trees, outcomes: one per request of the batch; a tree holds the candidates that were verified.
+        views, candidates, trees, outcomes: one per request of the batch; a tree is the verified part
+            of the candidates.
         draft_ms, verify_ms, other_ms: wall time of the three parts.
         rows: rows of the whole verify.
         first: whether a request's first round is in it (compilation, cold caches): not to be learned from as a cost.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests import toys
 
 from firesteel.engine.drafter import Adversary, Replay
 from firesteel.engine.request import Request
+from tests import toys
 
 PROMPTS = {"a": [5, 17, 3, 40], "b": [8] * 30, "c": [1], "d": [2, 9, 2, 9, 2, 9, 2], "e": list(range(20))}
 
@@ -94,7 +94,9 @@ def test_max_tokens_is_exact_and_drafts_stop_at_it(target: Any, plain: dict[str,
     drafter = Replay(plain["greedy"], toys.VOCAB)
     rows: list[int] = []
     one = toys.request(PROMPTS["a"], "a", max_tokens=limit)
-    toys.decode(target, [one], "tree", 16, drafter=drafter, record=lambda report: rows.append(report.trees[0].depths.max()))
+    toys.decode(
+        target, [one], "tree", 16, drafter=drafter, record=lambda report: rows.append(report.trees[0].depths.max())
+    )
     assert one.output == plain["greedy"]["a"][:limit]
     assert one.finish_reason == "length"
     assert rows[0] <= limit - 1

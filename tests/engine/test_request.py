@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from tests.toys import request
 
 from firesteel.engine.request import Request, Status
 from firesteel.rounds import VerifyOutcome
 from firesteel.tree import TokenTree
+from tests.toys import request
 
 
 def block(one: Request, tokens: list[int]) -> list[int]:

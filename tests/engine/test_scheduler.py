@@ -1,15 +1,15 @@
-"""The scheduler against a step-by-step simulation: every slot comes back, nobody starves, the cache is never overrun."""
+"""The scheduler against a step-by-step simulation: slots come back, nobody starves, the cache is never overrun."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from tests.toys import request
 
 from firesteel.engine.request import Request, Status
 from firesteel.engine.scheduler import Scheduler
 from firesteel.errors import OutOfSlots
+from tests.toys import request
 
 
 class Slots:
@@ -63,7 +63,10 @@ def test_a_chunk_is_shared_in_order_of_arrival() -> None:
     scheduler.add(second)
     batch = scheduler.next_batch()
     assert batch is not None
-    assert [(r.id, rows) for r, rows in zip(batch.requests, batch.chunks, strict=True)] == [("first", 10), ("second", 6)]
+    assert [(r.id, rows) for r, rows in zip(batch.requests, batch.chunks, strict=True)] == [
+        ("first", 10),
+        ("second", 6),
+    ]
 
 
 def test_first_come_first_served() -> None:
@@ -98,7 +101,7 @@ def test_the_newest_is_preempted_and_keeps_its_tokens() -> None:
 
 def test_a_prompt_that_can_never_fit_is_refused_with_its_numbers() -> None:
     scheduler, _ = make(cache_tokens=50)
-    with pytest.raises(OutOfSlots, match="45 tokens.*50"):
+    with pytest.raises(OutOfSlots, match=r"45 tokens.*50"):
         scheduler.add(request(range(45)))
 
 

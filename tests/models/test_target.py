@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tests import toys
 
 from firesteel.engine.drafter import Adversary, Replay
 from firesteel.errors import UnsupportedModel
 from firesteel.models.rows import pack
 from firesteel.models.target import TransformersTarget, new_cache, refuse_reason
 from firesteel.tree import Source, TokenTree
+from tests import toys
 
 PROMPT = [5, 17, 3, 3, 5, 17, 40, 8, 5, 17]
 
@@ -133,7 +133,12 @@ def test_models_that_cannot_be_rolled_back_are_refused_with_the_reason(architect
     small: dict[str, dict[str, object]] = {
         "Mamba": {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 11, "state_size": 4},
         "T5": {"d_model": 16, "num_layers": 1, "vocab_size": 11, "d_ff": 16, "num_heads": 2, "d_kv": 8},
-        "Lfm2": {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 11, "layer_types": ["conv", "full_attention"]},
+        "Lfm2": {
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "vocab_size": 11,
+            "layer_types": ["conv", "full_attention"],
+        },
         "Qwen3Next": {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
     }
     made = getattr(transformers, f"{architecture}Config")(**small[architecture])

@@ -108,4 +108,8 @@ def summary(model: Model, arms: Sequence[Arm], settings: dict[str, Any]) -> dict
                 "ratio_high": high,
             }
         )
-    return {"machine": machine(), "settings": {"target": model.loaded.name, "dtype": model.dtype, **settings}, "arms": rows}
+    return {
+        "machine": machine(),
+        "settings": {"target": model.loaded.name, "dtype": model.dtype, **settings},
+        "arms": rows,
+    }

@@ -38,7 +38,7 @@ class WidthBench:
 
     Args:
         target: whose forward is timed; the whole call, from packed rows to logits on the host's side of the device.
-        repeats: timed forwards per (rows, context), spread over as many sweeps; the median is reported.
+        repeats: timed forwards per (rows, context), one a sweep; the median is reported.
     """
 
     target: Target
@@ -50,7 +50,7 @@ class WidthBench:
         contexts: Sequence[int] = CONTEXTS,
         on_cell: Callable[[], None] = lambda: None,
     ) -> Iterator[dict[str, Any]]:
-        """Records `{context, rows, ms}`. The cells of a context are swept round after round, so drift meets them all."""
+        """Records `{context, rows, ms}`. A context is swept round after round, so that drift meets all its cells."""
         for context in contexts:
             cache = self._cache(context + max(rows))
             for width in rows:  # the first forward of a shape pays for buffers

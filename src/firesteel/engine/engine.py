@@ -79,7 +79,7 @@ class Engine:
         policy: Policy,
         *,
         drafter: Drafter | None = None,
-        config: EngineConfig = EngineConfig(),  # noqa: B008 (frozen)
+        config: EngineConfig = EngineConfig(),
         vocab_size: int | None = None,
         record: Callable[[RoundReport], None] | None = None,
     ) -> None:

@@ -173,9 +173,7 @@ class Request:
 
     def _finished_by(self, token: int) -> bool:
         enough = len(self.output) >= self.params.min_tokens
-        if token in self.stop_ids and enough:
-            self.finish("stop")
-        elif self.text.push(token) and enough:
+        if (token in self.stop_ids and enough) or (self.text.push(token) and enough):
             self.finish("stop")
         elif len(self.output) >= self.params.max_tokens or self.length >= self.max_context:
             self.finish("length")

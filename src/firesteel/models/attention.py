@@ -1,7 +1,8 @@
 """Attention over the cache, with a tree's mask: one function for every transformers model.
 
 It is registered under the name "firesteel" in transformers' attention interface. The facts of the batch reach it as
-keyword arguments of the model's forward (`packed_rows`, `kv_cache`; plain `cache` is a name of transformers' own), never through a global.
+keyword arguments of the model's forward, never through a global: `packed_rows` and `kv_cache` (plain `cache` is a name
+of transformers' own).
 """
 
 from __future__ import annotations
@@ -60,10 +61,12 @@ def tree_attention(
 ) -> tuple[Tensor, None]:
     """Write the new rows' K/V into the cache, then let each row see the places its mask allows."""
     if s_aux is not None or position_bias is not None:
-        raise UnsupportedModel(f"{type(module).__name__} uses attention sinks or a position bias, which are not supported")
+        raise UnsupportedModel(
+            f"{type(module).__name__} uses attention sinks or a position bias, which are not supported"
+        )
     rows, cache = packed_rows, kv_cache
     layer: int = module.layer_idx  # type: ignore[assignment]
-    _, heads, n, width = query.shape
+    _, heads, _, width = query.shape
     kv_heads = key.shape[1]
     groups = heads // kv_heads
     batch, most = rows.table.shape

@@ -5,7 +5,6 @@ The whole forward is one call into `kernels/decoder.cpp`. The structs below mirr
 
 from __future__ import annotations
 
-import ctypes
 from ctypes import POINTER, Structure, byref, c_double, c_float, c_int32, c_int64, c_void_p
 
 import torch

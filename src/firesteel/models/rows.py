@@ -54,8 +54,8 @@ class PackedRows:
                 # Padding rows are read by nobody, but a row that sees nothing would put NaN into a softmax.
                 mask = mask | ~mask.any(-1, keepdim=True)
             batch, rows, places = mask.shape
-            self._masks[key] = mask[:, None, None].expand(batch, 1, groups, rows, places).reshape(
-                batch, 1, groups * rows, places
+            self._masks[key] = (
+                mask[:, None, None].expand(batch, 1, groups, rows, places).reshape(batch, 1, groups * rows, places)
             )
         return self._masks[key]
 

@@ -114,8 +114,8 @@ class TransformersTarget:
         reason = refuse_reason(model.config)
         if reason is None and getattr(model, "_is_stateful", False):
             reason = (
-                f"{model.config.model_type} keeps a recurrent state, which cannot be rolled back over a tree: a rejected "
-                "row would already have changed it"
+                f"{model.config.model_type} keeps a recurrent state, which cannot be rolled back over a tree: a "
+                "rejected row would already have changed it"
             )
         if reason:
             raise UnsupportedModel(reason)
@@ -123,7 +123,9 @@ class TransformersTarget:
         self.shape = TargetShape.of(model.config)
         self.dtype, self.device = model.dtype, model.device
         if not all(0 <= tap <= self.shape.layers - 2 for tap in taps):
-            raise UnsupportedModel(f"taps {tuple(taps)} must lie in 0..{self.shape.layers - 2}, the layers below the last")
+            raise UnsupportedModel(
+                f"taps {tuple(taps)} must lie in 0..{self.shape.layers - 2}, the layers below the last"
+            )
         self.taps = tuple(taps)
         try:
             model.set_attn_implementation(attention.NAME)

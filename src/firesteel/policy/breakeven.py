@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from firesteel.ngram import Kind
+from firesteel.ngram import MAX_DEPTH, Kind
 from firesteel.policy.base import MAX_WIDTH, best_of_batch, check_width
 from firesteel.policy.candidates import Candidates, candidates, share_out
 from firesteel.policy.measured import LADDER, AcceptCounts, RoundCosts
@@ -73,6 +73,7 @@ class BreakEven:
         self.counts = AcceptCounts()
         self._grown: dict[str, _Grown] = {}
         self._speculating = False
+        self._look = MAX_DEPTH  # tokens of an n-gram chain that are worth the host's time
         self._elapsed_ms = self._explored_ms = 0.0
         # Time before the verify with a draft and without, and how long drafts are to be left out.
         self._drafted = False
@@ -92,7 +93,7 @@ class BreakEven:
         """All candidates, and the prefix of the batch's best-first order with the best expected rate."""
         self._grown.clear()
         self._drafted = any(draft is not None for draft in drafts)
-        grown = [candidates(view, draft) for view, draft in zip(views, drafts, strict=True)]
+        grown = [candidates(view, draft, self._look) for view, draft in zip(views, drafts, strict=True)]
         if all(one.tree.width == 1 for one in grown):
             trees = [one.tree for one in grown]
             return trees, trees
@@ -149,6 +150,7 @@ class BreakEven:
         if rate[best] <= rate[0] * (1.0 if self._speculating else 1.0 + self.config.margin):
             best = 0
         self._speculating = best > 0
+        self._look = min(MAX_DEPTH, 4 * max(1, int(offered[best])))
         self._weigh_draft(float(rate[best]), requests)
         return int(offered[self._explore(best, rows, tokens, ms)])
 

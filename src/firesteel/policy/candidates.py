@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from firesteel.ngram import MIN_COPY, Kind, NgramIndex, Proposal
+from firesteel.ngram import MAX_DEPTH, MIN_COPY, Kind, NgramIndex, Proposal
 from firesteel.rounds import Draft, RoundView
 from firesteel.tree import BoolArray, FloatArray, IntArray, Source, TokenTree
 
@@ -60,8 +60,10 @@ def share_out(parents: IntArray, q: FloatArray) -> FloatArray:
     return np.concatenate([q[:1], q[1:] / np.maximum(sums, 1.0)[parents[1:]]])
 
 
-def candidates(view: RoundView, draft: Draft | None) -> Candidates:
+def candidates(view: RoundView, draft: Draft | None, chain_len: int = MAX_DEPTH) -> Candidates:
     """The candidate tree of one request, at most `view.room` deep; the anchor alone when nothing is proposed.
+
+    An n-gram chain has at most `chain_len` tokens, and none is deeper than 32: host time is spent on every row.
 
     Without a draft there are no siblings, so the most frequent follower is offered beside a copy that differs from it.
     """
@@ -79,10 +81,10 @@ def candidates(view: RoundView, draft: Draft | None) -> Candidates:
     for depth, parent in enumerate(spine):
         chain = view.ngram.chain(picks[:depth], min(1, room - depth))
         if chain and [chain[0].token] != picks[depth : depth + 1]:  # else the pick's own chain goes on
-            chain = view.ngram.chain(picks[:depth], room - depth)
+            chain = view.ngram.chain(picks[:depth], min(chain_len, room - depth))
         hung = rows.hang(parent, chain)
     if draft is None and hung:
-        rows.hang_alternative(view.ngram, hung[0], room)
+        rows.hang_alternative(view.ngram, hung[0], min(chain_len, room))
     return rows.done(line=spine + hung)
 
 
@@ -140,13 +142,13 @@ class _Rows:
         self.evidence += chain[1:]
         return hung
 
-    def hang_alternative(self, ngram: NgramIndex, first: int, room: int) -> None:
+    def hang_alternative(self, ngram: NgramIndex, first: int, depth: int) -> None:
         """Hang the most frequent follower beside `first`, a copy of another token: right only if the copy is not."""
         other = ngram.follower()
         if other is not None and other.token != self.tokens[first]:
             q = (1.0 - self.q[first]) * ngram_price(self.p_src, other)
             row = self.add(0, other.token, Source.NGRAM, 1, q, other)
-            chain = ngram.chain([other.token], room - 1)
+            chain = ngram.chain([other.token], depth - 1)
             self.hang(row, [proposal._replace(above=proposal.above + 1) for proposal in chain])
 
     def done(self, line: list[int]) -> Candidates:
