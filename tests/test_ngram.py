@@ -64,13 +64,13 @@ def texts(draw: st.DrawFn) -> list[int]:
 
 
 @given(texts(), st.lists(st.integers(0, 5), max_size=8), st.integers(0, 40))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_chain_equals_a_scan_of_the_text(text: list[int], tail: list[int], limit: int) -> None:
     assert NgramIndex(text).chain(tail, limit) == reference_chain(text, tail, limit)
 
 
 @given(texts(), st.lists(st.integers(1, 9), max_size=12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_extending_in_pieces_gives_the_index_of_the_whole(text: list[int], cuts: list[int]) -> None:
     """Also pins that questions between the pieces, hypothetical ones included, leave no trace."""
     index, start = NgramIndex(), 0
@@ -85,7 +85,7 @@ def test_extending_in_pieces_gives_the_index_of_the_whole(text: list[int], cuts:
 
 
 @given(texts())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_precision_is_what_would_have_been_proposed_against_what_came(text: list[int]) -> None:
     asked = right = 0
     for i in range(len(text)):

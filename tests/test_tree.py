@@ -36,7 +36,7 @@ def is_tree(tree: TokenTree, rows: set[int]) -> bool:
 
 
 @given(trees())
-@settings(deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_depth_survival_mask_and_children_agree_with_the_path(tree: TokenTree) -> None:
     for row in range(tree.width):
         path = tree.path(row)
@@ -50,7 +50,7 @@ def test_depth_survival_mask_and_children_agree_with_the_path(tree: TokenTree) -
 
 
 @given(trees(candidates=8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_proposition_1_every_prefix_is_a_tree_and_none_of_its_size_is_worth_more(tree: TokenTree) -> None:
     order = tree.best_first().tolist()
     assert order[0] == 0
@@ -68,7 +68,7 @@ def test_proposition_1_every_prefix_is_a_tree_and_none_of_its_size_is_worth_more
 
 
 @given(trees(), st.integers(0, 5))
-@settings(deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_clamp_keeps_exactly_the_rows_that_are_not_too_deep(tree: TokenTree, depth: int) -> None:
     clamped = tree.clamp(depth)
     kept = np.flatnonzero(tree.depths <= depth)
@@ -78,7 +78,7 @@ def test_clamp_keeps_exactly_the_rows_that_are_not_too_deep(tree: TokenTree, dep
 
 
 @given(trees(), st.data())
-@settings(deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_take_keeps_every_taken_row_under_its_own_path(tree: TokenTree, data: st.DataObject) -> None:
     """Also with siblings reordered: rows may come in any order with parents first."""
     rows = [0]

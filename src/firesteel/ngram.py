@@ -219,8 +219,10 @@ class NgramIndex:
 
     def _shared(self, node: _Node, child: _Node, context: list[int]) -> int:
         """How many last tokens of `context` the string of `child` shares; the string of `node` and one more it does."""
-        text, latest, low, high = self._text, child.latest, node.depth + 1, child.depth
-        size = len(context)
+        low, high = node.depth + 1, child.depth
+        if low == high:
+            return high
+        text, latest, size = self._text, child.latest, len(context)
         if text[latest - high + 1 : latest - low + 1] == context[size - high : size - low]:
             return high
         while text[latest - low] == context[size - 1 - low]:

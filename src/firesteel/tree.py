@@ -102,18 +102,19 @@ class TokenTree:
     @cached_property
     def depths(self) -> IntArray:
         """`int64[N]` distance from the anchor."""
-        depths = np.zeros(self.width, np.int64)
-        for row in range(1, self.width):
-            depths[row] = depths[self.parents[row]] + 1
-        return depths
+        depths = [0]  # plain lists: element access to arrays would cost several times more
+        for parent in self.parents[1:].tolist():
+            depths.append(depths[parent] + 1)
+        return np.array(depths, np.int64)
 
     @cached_property
     def survival(self) -> FloatArray:
         """`float64[N]` Q: the product of q from the anchor down to the row (AdaSpark Eq. 1)."""
-        survival = self.q.copy()
-        for row in range(1, self.width):
-            survival[row] *= survival[self.parents[row]]
-        return survival
+        q = self.q.tolist()
+        survival = q[:1]
+        for parent, edge in zip(self.parents[1:].tolist(), q[1:], strict=True):
+            survival.append(survival[parent] * edge)
+        return np.array(survival, np.float64)
 
     @cached_property
     def ancestor_mask(self) -> BoolArray:

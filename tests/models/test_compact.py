@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from forest import CONFIGS, cache, forest_of, pack, random_model, run
 from transformers import GemmaConfig, LlamaConfig
 
 from firesteel.errors import UnsupportedModel
 from firesteel.models.compact import from_transformers, supports
+from tests.models.forest import CONFIGS, cache, forest_of, pack, random_model, run
 
-BATCHES = {"one request": ([11], [7]), "wide": ([30], [64]), "three requests": ([3, 21, 12], [9, 1, 5])}
+BATCHES = {"one request": ([11], [7]), "wide": ([20], [40]), "three requests": ([3, 21, 12], [9, 1, 5])}
 
 
 def expected(model, requests, rows):

@@ -37,7 +37,7 @@ def rounds(draw: st.DrawFn) -> tuple[RoundView, Draft | None]:
 
 
 @given(rounds())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_every_candidate_tree_is_well_formed(round_: tuple[RoundView, Draft | None]) -> None:
     view, draft = round_
     grown = candidates(view, draft)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from chance import ScriptedDice
 
 from firesteel.tree import Proposal, Source, TokenTree
 from firesteel.verify.rules import without
+from tests.verify.chance import ScriptedDice
 
 V = 4
 ANCHOR = 0

@@ -12,11 +12,11 @@ from itertools import product
 
 import numpy as np
 import pytest
-from chance import distance, law
-from growth import ANCHOR, Growth, P, Q, V
 
 from firesteel.tree import Proposal, TokenTree
 from firesteel.verify.rules import match, reject, without
+from tests.verify.chance import distance, law
+from tests.verify.growth import ANCHOR, Growth, P, Q, V
 
 EXACT = 1e-12
 VISIBLE = 1e-2

@@ -1,7 +1,7 @@
 """A compact decoder for the common family: RMSNorm, RoPE, grouped queries, SwiGLU.
 
 Llama, Mistral, Qwen2 and Qwen3 are one architecture with switches. This module is that architecture over flat rows:
-readable torch, exportable by `torch.export`, and the plain twin of the kernels in `native.py`. Weights are
+readable torch, exportable by `torch.export`, and the plain twin of the kernels behind `native.py`. Weights are
 transformers' own tensors, with q/k/v and gate/up laid side by side, so that each needs one matrix product.
 """
 
@@ -175,8 +175,9 @@ class CompactDecoder(nn.Module):
         key_positions: Tensor,  # int64 [B, S]
         keys: Tensor,  # [B, layers, kv_heads, capacity, D], written in place
         values: Tensor,  # [B, layers, kv_heads, capacity, D], written in place
+        keep: Tensor | None = None,  # int64 [M]: rows whose logits are wanted
     ) -> tuple[Tensor, Tensor]:
-        """Logits fp32 [N, vocab] and features [N, taps * hidden] of the rows.
+        """Logits fp32 [N or M, vocab] and features [N, taps * hidden] of the rows.
 
         Needs 1 <= N and S <= capacity; the caller looks after both.
         """
@@ -201,7 +202,7 @@ class CompactDecoder(nn.Module):
             if index in self.shape.taps:
                 taps[index] = x
         features = torch.cat([taps[i] for i in self.shape.taps], dim=-1) if taps else x[:, :0]
-        return self.head(self.norm(x)).float(), features
+        return self.head(self.norm(x if keep is None else x[keep])).float(), features
 
     def _mask(self, mask: Tensor, window: int | None, positions: Tensor, key_positions: Tensor) -> Tensor:
         """mask [B, R, S], narrowed to a sliding window of positions, once per head of a group: [B, 1, group * R, S]."""

@@ -18,7 +18,7 @@ from firesteel.models.quantize import Int8Linear
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 TILE = 16
 PHASES = ("products", "attention", "head", "rest")
-ERRORS = {1: "token", 2: "slot", 3: "place", 4: "row of the mask", 5: "length of the mask"}
+ERRORS = {1: "token", 2: "slot", 3: "place", 4: "row of the mask", 5: "length of the mask", 6: "row to keep"}
 
 
 class Matrix(Structure):
@@ -59,10 +59,10 @@ class Model(Structure):
 
 class Call(Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("tokens", "positions", "slots", "places", "flat", "mask", "key_positions")),
+        *((name, c_void_p) for name in ("tokens", "positions", "slots", "places", "flat", "keep", "mask", "key_positions")),
         *((name, c_void_p) for name in ("keys", "values", "logits", "features")),
         ("seconds", POINTER(c_double)),
-        *((name, c_int64) for name in ("n", "slots_count", "width", "length", "capacity")),
+        *((name, c_int64) for name in ("n", "kept", "slots_count", "width", "length", "capacity")),
         ("cache_kind", c_int32),
         ("threads", c_int32),
     )
@@ -198,14 +198,16 @@ class NativeDecoder:
         key_positions: Tensor,  # int64 [B, S]
         keys: Tensor,  # fp32 or bf16 [B, layers, kv_heads, capacity, D], written in place
         values: Tensor,  # the same
+        keep: Tensor | None = None,  # int64 [M], at most N: rows whose logits are wanted
     ) -> tuple[Tensor, Tensor]:
-        """Logits fp32 [N, vocab] and features fp32 [N, taps * hidden] of the rows.
+        """Logits fp32 [N or M, vocab] and features fp32 [N, taps * hidden] of the rows.
 
         Raises InvalidParameter for an index out of its range or a cache that is not contiguous.
         """
         del table  # `flat` says the same
         n, s = tokens.shape[0], self.shape
-        logits = torch.empty(n, s.vocab)
+        kept = n if keep is None else keep.shape[0]
+        logits = torch.empty(kept, s.vocab)
         features = torch.empty(n, len(s.taps) * s.hidden)
         if n == 0:
             return logits, features
@@ -213,15 +215,17 @@ class NativeDecoder:
             raise InvalidParameter("the cache's keys and values must be contiguous and of one dtype")
         if keys.dtype not in (torch.float32, torch.bfloat16):
             raise InvalidParameter(f"the kernels keep a cache in fp32 or bf16, not {keys.dtype}")
-        inputs = [x.contiguous() for x in (tokens, positions, slots, places, flat, mask, key_positions)]
+        given = (tokens, positions, slots, places, flat, keep, mask, key_positions)
+        inputs = [None if x is None else x.contiguous() for x in given]  # alive until the call returns
         call = Call(
-            *(x.data_ptr() for x in inputs),
+            *(None if x is None else x.data_ptr() for x in inputs),
             keys.data_ptr(),
             values.data_ptr(),
             logits.data_ptr(),
             features.data_ptr(),
             self.seconds if self.timed else None,
             n,
+            kept,
             mask.shape[0],
             mask.shape[1],
             mask.shape[2],

@@ -35,12 +35,14 @@ from firesteel.tree import FloatArray, IntArray, Source, TokenTree
 
 @dataclass(frozen=True, kw_only=True)
 class BreakEvenConfig:
-    """Fields:
-    width: most rows of one request's tree, 1 to 64.
-    slope: cost of a row that was never measured, as a share of a round of one row.
-    margin: how much better than plain decoding the first round of speculation must promise to be.
-    explore: share of all time that may be lost on measuring again widths that look too dear.
-    rest: most rounds without a draft after drafts that did not pay.
+    """What `auto` may be told; nothing needs to be.
+
+    Fields:
+        width: most rows of one request's tree, 1 to 64.
+        slope: cost of a row that was never measured, as a share of a round of one row.
+        margin: how much better than plain decoding the first round of speculation must promise to be.
+        explore: share of all time that may be lost on measuring widths that look too dear.
+        rest: most rounds without a draft after drafts that did not pay.
     """
 
     width: int = MAX_WIDTH
@@ -118,9 +120,8 @@ class BreakEven:
         for view, tree, outcome in zip(report.views, report.candidates, report.outcomes, strict=True):
             grown = self._grown.pop(view.request_id, None)
             if grown is not None and grown.candidates is tree:
-                self._label(
-                    view.request_id, grown, dict(zip(grown.rows[outcome.path].tolist(), outcome.wanted, strict=True))
-                )
+                kept = grown.rows[outcome.path].tolist()
+                self._label(view.request_id, grown, dict(zip(kept, outcome.wanted.tolist(), strict=True)))
         total_ms = report.draft_ms + report.verify_ms + report.other_ms
         if report.first or total_ms <= 0.0:
             return
@@ -150,7 +151,7 @@ class BreakEven:
         if rate[best] <= rate[0] * (1.0 if self._speculating else 1.0 + self.config.margin):
             best = 0
         self._speculating = best > 0
-        self._look = min(MAX_DEPTH, 4 * max(1, int(offered[best])))
+        self._look = min(MAX_DEPTH, 4 * max(1, int(offered[best])))  # further only as it proves worth it
         self._weigh_draft(float(rate[best]), requests)
         return int(offered[self._explore(best, rows, tokens, ms)])
 

@@ -37,12 +37,13 @@ struct Model {
 
 struct Call {
   const int64_t *tokens, *positions, *slots, *places, *flat;
+  const int64_t* keep;            // [kept] rows whose logits are wanted, or null for all
   const uint8_t* mask;            // [B, R, S]
   const int64_t* key_positions;   // [B, S]
   void *keys, *values;            // [B, layers, kv_heads, capacity, dim]
-  float *logits, *features;       // [n, vocab], [n, taps * hidden]
+  float *logits, *features;       // [kept or n, vocab], [n, taps * hidden]
   double* seconds;                // null, or [4]: products, attention, head, the rest
-  int64_t n, slots_count, width, length, capacity;
+  int64_t n, kept, slots_count, width, length, capacity;
   int32_t cache_kind, threads;
 };
 
@@ -339,8 +340,13 @@ class Forward {
   }
 
   void head() {
-    norm_then_ready(m.norm, m.head);
-    product(m.head, rows(input), c.n, [&](int64_t i, int64_t t, F16 y) {
+    const int64_t kept = c.keep ? c.kept : c.n;
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < kept; ++i) {
+      rms_norm(x + (c.keep ? c.keep[i] : i) * hidden, m.norm, m.eps, m.hidden, hidden, input + i * widest);
+      ready(i, m.head, input);
+    }
+    product(m.head, rows(input), kept, [&](int64_t i, int64_t t, F16 y) {
       float* to = c.logits + i * m.vocab + t * 16;
       if (t * 16 + 16 <= m.vocab) return store(to, y);
       float last[16];
@@ -374,18 +380,21 @@ class Forward {
 
 extern "C" {
 
-int32_t firesteel_version() { return 1; }
+int32_t firesteel_version() { return 2; }
 
-// 0, or what is out of its range: 1 a token, 2 a slot, 3 a place, 4 a row of the mask, 5 the mask's length.
+// 0, or what is out of its range: 1 a token, 2 a slot, 3 a place, 4 a row of the mask, 5 the mask's length,
+// 6 a row to keep.
 int32_t firesteel_forward(const Model* model, const Call* call) {
   const Call& c = *call;
-  if (c.length % 16 || c.length > c.capacity) return 5;
+  if (c.length % 16 || c.length > c.capacity || c.kept > c.n) return c.kept > c.n ? 6 : 5;
   for (int64_t i = 0; i < c.n; ++i) {
     if (c.tokens[i] < 0 || c.tokens[i] >= model->vocab) return 1;
     if (c.slots[i] < 0 || c.slots[i] >= c.slots_count) return 2;
     if (c.places[i] < 0 || c.places[i] >= c.capacity) return 3;
     if (c.flat[i] < 0 || c.flat[i] >= c.slots_count * c.width) return 4;
   }
+  for (int64_t i = 0; c.keep && i < c.kept; ++i)
+    if (c.keep[i] < 0 || c.keep[i] >= c.n) return 6;
   Forward(*model, c).run();
   return 0;
 }

@@ -1,0 +1,175 @@
+"""The kernels compute what the compact decoder computes, and a row's bits depend on that row alone."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+
+import pytest
+import torch
+
+from firesteel.errors import InvalidParameter, UnsupportedModel
+from firesteel.models.compact import Linear, from_transformers
+from firesteel.models.native import NativeDecoder, PackedWeights
+from firesteel.models.package import start_build
+from firesteel.models.quantize import Int8Linear, quantize, quantize_rows
+from tests.models.forest import CONFIGS, cache, forest_of, pack, random_model, run
+
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler")
+KINDS = ("fp32", "bf16", "int8")
+
+
+@pytest.fixture(scope="module")
+def build():
+    """One build for all tests, from the user's cache when it is there."""
+    build = start_build()
+    build.library()
+    return build
+
+
+def decoder_of(kind: str, name: str = "llama", taps: tuple[int, ...] = (), **changes):
+    model = random_model(name, **{"head_dim": 16} | changes)
+    if kind == "bf16":
+        model = model.bfloat16()
+    decoder = from_transformers(model, taps=taps)
+    return quantize(decoder) if kind == "int8" else decoder
+
+
+@pytest.mark.parametrize("batch", [([30], [64]), ([3, 150, 12], [9, 1, 5])], ids=["one", "three"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_equals_the_eager_twin(build, name, kind, batch):
+    eager = decoder_of(kind, name, taps=(1, 0))
+    native = NativeDecoder(eager, build)
+    forest = forest_of(97, *batch)
+    want = run(eager, eager.shape, *forest, dtype=torch.bfloat16 if kind == "bf16" else torch.float32)
+    got = run(native, eager.shape, *forest)
+    # int8: a last bit before a rounding moves an activation by one of its 10,000 steps; bf16: eager rounds everything
+    tolerance = {"fp32": 1e-5, "int8": 3e-4, "bf16": 3e-2}[kind]
+    for mine, theirs in zip(got, want, strict=True):
+        assert torch.allclose(mine, theirs.float(), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("shape", [(32, 48), (50, 90), (16, 1536), (80, 33)], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_product_alone(build, kind, shape):
+    """Against float64: exact for int8, whose integer sums do not round."""
+    out, cols = shape
+    torch.manual_seed(1)
+    weight, bias = torch.randn(out, cols), torch.randn(out)
+    linear = {
+        "fp32": lambda: Linear(weight, bias),
+        "bf16": lambda: Linear(weight.bfloat16(), bias.bfloat16()),
+        "int8": lambda: Int8Linear(weight, bias),
+    }[kind]()
+    packed = PackedWeights()
+    matrix = packed.matrix(linear)
+    for n in (1, 2, 3, 5, 7, 8, 13, 32, 64):
+        x = torch.randn(n, cols) * torch.logspace(-3, 3, n)[:, None]
+        if kind == "int8":
+            rows, scale = quantize_rows(x, linear.limit)
+            sums = rows.double() @ linear.codes.double().T
+            assert sums.abs().max() < 2**31
+            want = sums.float() * scale * linear.scales + linear.bias
+        else:
+            want = (x.double() @ linear.weight.double().T + linear.bias.double()).float()
+        padded = torch.nn.functional.pad(x, (0, matrix.cols - cols)).contiguous()
+        got = torch.empty(n, matrix.outputs)
+        build.library().firesteel_product(
+            ctypes.byref(matrix),
+            ctypes.c_void_p(padded.data_ptr()),
+            ctypes.c_int64(n),
+            ctypes.c_int32(2),
+            ctypes.c_void_p(got.data_ptr()),
+        )
+        assert not got[:, out:].any()
+        if kind == "int8":
+            assert torch.equal(got[:, :out], want)
+        else:
+            assert torch.allclose(got[:, :out], want, rtol=1e-4, atol=1e-3 * float(want.abs().max()))
+
+
+def test_the_largest_sums_do_not_overflow(build):
+    """All codes and activations at their limits: an int16 product that saturates or an int32 sum that wraps shows."""
+    linear = Int8Linear(torch.ones(16, 1536))
+    packed = PackedWeights()
+    matrix = packed.matrix(linear)
+    for sign in (1.0, -1.0):
+        x, got = torch.full((6, 1536), sign), torch.empty(6, 16)
+        pointers = ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(got.data_ptr())
+        build.library().firesteel_product(
+            ctypes.byref(matrix), pointers[0], ctypes.c_int64(6), ctypes.c_int32(1), pointers[1]
+        )
+        assert torch.allclose(got, torch.full_like(got, 1536 * sign), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_narrow_and_wide_verifies_agree_bit_for_bit(build, kind):
+    """One row at a time, in threes, all at once, in a batch, under a longer mask: always the same bits."""
+    decoder = NativeDecoder(decoder_of(kind, "qwen3"), build)
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(97, (190,), generator=generator).tolist()
+    context, total = 150, 190
+
+    def chain(width: int, multiple: int, slots: int, threads: int) -> tuple[torch.Tensor, torch.Tensor]:
+        from tests.models.forest import Request
+
+        decoder.threads = threads
+        keys, values = cache(decoder.shape, slots, 512)
+        requests = [Request() for _ in range(slots)]
+        for request in requests[1:]:
+            request.grow([-1], [5])
+        logits, done = [], 0
+        while done < total:
+            step = min(context, total) - done if done < context else min(width, total - done)
+            rows = requests[0].grow(list(range(done - 1, done + step - 1)), tokens[done : done + step])
+            rows = [rows, *([0] for _ in requests[1:])]
+            out, _ = decoder(**pack(requests, rows, multiple), keys=keys, values=values)
+            if done >= context:
+                logits.append(out[:step])
+            done += step
+        return torch.cat(logits), keys[0, :, :, :total]
+
+    want = chain(1, 64, 1, 1)
+    for width, multiple, slots, threads in ((3, 64, 1, 2), (7, 16, 1, 1), (40, 64, 1, 2), (8, 256, 3, 2)):
+        got = chain(width, multiple, slots, threads)
+        assert all(map(torch.equal, got, want)), (width, multiple, slots, threads)
+
+
+def test_a_bfloat16_cache_and_rows_to_keep(build):
+    decoder = decoder_of("int8", "qwen2")
+    native = NativeDecoder(decoder, build)
+    requests, prompts, rows = forest_of(97, [30, 9], [4, 6])
+    want, _ = run(native, decoder.shape, requests, prompts, rows)
+    got, _ = run(native, decoder.shape, requests, prompts, rows, dtype=torch.bfloat16)
+    assert torch.allclose(got, want, atol=2e-2)
+    assert not torch.equal(got, want)
+    keys, values = cache(decoder.shape, 2, 64)
+    inputs = pack(requests, rows) | {"keys": keys, "values": values}
+    keep = torch.tensor([7, 0])
+    for model in (decoder, native):
+        assert torch.allclose(model(**inputs, keep=keep)[0], model(**inputs)[0][keep], atol=1e-5)
+
+
+def test_no_rows_and_rows_out_of_range(build):
+    decoder = NativeDecoder(decoder_of("fp32"), build)
+    requests, _, rows = forest_of(97, [5], [3])
+    inputs = pack(requests, rows)
+    keys, values = cache(decoder.shape, 1, 64)
+    empty = {k: v[:0] for k, v in inputs.items() if k in ("tokens", "positions", "slots", "places", "flat")}
+    logits, features = decoder(**inputs | empty, keys=keys, values=values)
+    assert logits.shape == (0, 97)
+    assert features.shape == (0, 0)
+    for name, value in {"tokens": 97, "slots": 1, "places": 64, "flat": 3}.items():
+        broken = inputs | {name: torch.full_like(inputs[name], value)}
+        with pytest.raises(InvalidParameter, match="out of its range"):
+            decoder(**broken, keys=keys, values=values)
+    with pytest.raises(InvalidParameter, match="length"):
+        decoder(**inputs, keys=keys[:, :, :, :32].contiguous(), values=values[:, :, :, :32].contiguous())
+    with pytest.raises(InvalidParameter, match="contiguous"):
+        decoder(**inputs, keys=keys.transpose(1, 2), values=values)
+
+
+def test_a_head_of_odd_size_is_refused(build):
+    with pytest.raises(UnsupportedModel, match="multiple of 16"):
+        NativeDecoder(decoder_of("fp32", head_dim=8), build)
