@@ -20,8 +20,8 @@ def firesteel(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[s
 
 def test_json_has_every_field_and_they_agree() -> None:
     done = firesteel(
-        "generate", "one two three one two three one two", "--raw", "--max-tokens", "12", "--json", "--compare",
-        "--policy", "tree", "--width", "4",
+        "generate", "one two three one two three one two", "--raw", "--max-tokens", "12", "--ignore-eos", "--json",
+        "--compare", "--policy", "tree", "--width", "4",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)

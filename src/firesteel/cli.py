@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import json
 import sys
-import tomllib
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 
-from firesteel.errors import FiresteelError, InvalidParameter, unknown
-
-DEFAULT_TARGET = "smollm2-135m-instruct"
+from firesteel.bench.commands import app as bench
+from firesteel.errors import FiresteelError
+from firesteel.options import (
+    DEFAULT_TARGET,
+    AsJson,
+    Compiled,
+    Config,
+    Device,
+    Dtype,
+    MaxTokens,
+    PolicyName,
+    Seed,
+    Target,
+    Temperature,
+    Width,
+    err,
+    load_model,
+    out,
+    print_text,
+)
 
 app = typer.Typer(
     help="Speculative decoding with token trees: the same text, fewer passes of the model.",
@@ -23,50 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-bench = typer.Typer(help="Measure: forwards by width, and policies against each other.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
-
-out, err = Console(), Console(stderr=True)
-
-Target = Annotated[str, typer.Option(help="A model folder, a .gguf file, a hub id, or the default's name.")]
-Dtype = Annotated[str, typer.Option(help="fp32, bf16 or int8.")]
-PolicyName = Annotated[str, typer.Option("--policy", help="auto, off, chain or tree.")]
-Width = Annotated[int | None, typer.Option(help="Rows of a verify: exactly for chain and tree, at most for auto.")]
-MaxTokens = Annotated[int, typer.Option(help="Most tokens of a reply.")]
-Seed = Annotated[int | None, typer.Option(help="Makes sampled text repeatable.")]
-Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; by default CUDA where there is one.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-
-
-def _load(target: str, dtype: str, device: str | None) -> Any:
-    from firesteel.model import Model  # torch comes only with a command that needs it
-
-    return Model.load(target, dtype=dtype, device=device)
-
-
-def _read_config(context: typer.Context, _: Any, file: Path | None) -> Path | None:
-    """Options of a TOML file become the command's defaults; an unknown key is an error that names the nearest."""
-    if file is None:
-        return None
-    try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InvalidParameter(f"no such config file: {file}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidParameter(f"{file} is not TOML: {error}") from error
-    known = {option.name for option in context.command.params if option.name} - {"config", "prompt"}
-    for key in values:
-        if key.replace("-", "_") not in known:
-            raise unknown(f"key in {file}:", key, known)
-    context.default_map = {**(context.default_map or {}), **{k.replace("-", "_"): v for k, v in values.items()}}
-    return file
-
-
-Config = Annotated[
-    Path | None,
-    typer.Option(callback=_read_config, is_eager=True, help="A TOML file with options of this command."),
-]
 
 
 @app.command()
@@ -74,6 +46,7 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
     target: Target = DEFAULT_TARGET,
     dtype: Dtype = "fp32",
+    compiled: Compiled = None,
     policy: PolicyName = "auto",
     width: Width = None,
     max_tokens: MaxTokens = 256,
@@ -96,11 +69,8 @@ def generate(
     config: Config = None,
 ) -> None:
     """Decode one reply and stream it."""
-    from firesteel.demo import compare as compare_both
-    from firesteel.demo import speed
-    from firesteel.display import summary_line
-    from firesteel.engine.record import Trace
-    from firesteel.model import report
+    # Wrong values fail here, before anything heavy is imported or loaded.
+    from firesteel.policy import make
     from firesteel.sampling import SamplingParams, fresh_seed
 
     params = SamplingParams(
@@ -117,16 +87,21 @@ def generate(
         max_tokens=max_tokens,
         ignore_eos=ignore_eos,
     )
-    from firesteel.policy import make
+    make(policy, width=width)
 
-    make(policy, width=width)  # a wrong name fails before anything is loaded
-    model = _load(target, dtype, device)
+    from firesteel.demo import compare as compare_both
+    from firesteel.demo import speed
+    from firesteel.display import summary_line
+    from firesteel.engine.record import Trace
+    from firesteel.model import report
+
+    model = load_model(target, dtype, device, compiled)
     text = sys.stdin.read() if prompt == "-" else prompt
     chat = model.has_chat_template if chat is None else chat
     ids = model.encode_chat([{"role": "user", "content": text}]) if chat else model.encode(text)
 
-    with open(trace or "/dev/null", "w", encoding="utf-8") as lines:
-        engine = model.engine(policy, width=width, record=Trace(lines))
+    with trace.open("w", encoding="utf-8") if trace else nullcontext() as lines:
+        engine = model.engine(policy, width=width, record=Trace(lines) if lines else None)
         if compare:
             both = compare_both(model, ids, params, engine, None if as_json else out)
             request = both.speculative
@@ -145,19 +120,15 @@ def generate(
         err.print(f"[dim]{summary_line(request, policy, engine.drafter.name)}[/dim]")
 
 
-def print_text(text: str) -> None:
-    """Write model text as it is: no markup, no wrapping."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
 @app.command()
-def demo(target: Target = DEFAULT_TARGET, dtype: Dtype = "fp32", max_tokens: MaxTokens = 96) -> None:
+def demo(
+    target: Target = DEFAULT_TARGET, dtype: Dtype = "fp32", compiled: Compiled = True, max_tokens: MaxTokens = 96
+) -> None:
     """Two prompts, each decoded plainly and speculatively side by side: one that repeats itself, and prose."""
     from firesteel.demo import PROMPTS, compare
     from firesteel.sampling import SamplingParams
 
-    model = _load(target, dtype, None)
+    model = load_model(target, dtype, None, compiled)
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
     for prompt in PROMPTS:
         out.print(f"\n[bold]{prompt.title}[/bold]")
@@ -171,6 +142,7 @@ def demo(target: Target = DEFAULT_TARGET, dtype: Dtype = "fp32", max_tokens: Max
 def chat(
     target: Target = DEFAULT_TARGET,
     dtype: Dtype = "fp32",
+    compiled: Compiled = None,
     policy: PolicyName = "auto",
     width: Width = None,
     max_tokens: MaxTokens = 512,
@@ -183,7 +155,7 @@ def chat(
     from firesteel.sampling import SamplingParams
 
     params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
-    model = _load(target, dtype, device)
+    model = load_model(target, dtype, device, compiled)
     engine = model.engine(policy, width=width)
     messages: list[dict[str, str]] = []
     while True:
@@ -205,6 +177,7 @@ def specdiff(
     prompts: Annotated[list[str] | None, typer.Argument(help="Prompts; none takes held-out ones.")] = None,
     target: Target = DEFAULT_TARGET,
     dtype: Dtype = "fp32",
+    compiled: Compiled = None,
     policy: PolicyName = "tree",
     width: Width = None,
     max_tokens: MaxTokens = 64,
@@ -216,7 +189,7 @@ def specdiff(
     from firesteel.bench.prompts import held_out
     from firesteel.bench.specdiff import compare
 
-    model = _load(target, dtype, device)
+    model = load_model(target, dtype, device, compiled)
     texts = prompts or [conversation.turns[0] for conversation in held_out(limit=limit)]
     differing = 0
     for number, text in enumerate(texts):
@@ -244,7 +217,7 @@ def doctor(target: Target = DEFAULT_TARGET, as_json: AsJson = False) -> None:
     """Say what this machine can do with a target, and what would be slow."""
     from firesteel.doctor import examine
 
-    model = _load(target, "fp32", "cpu")
+    model = load_model(target, "fp32", "cpu", compiled=False)
     weights = sum(parameter.numel() for parameter in model.loaded.model.parameters())
     facts = examine(model.target, weights)
     if as_json:
@@ -257,54 +230,6 @@ def doctor(target: Target = DEFAULT_TARGET, as_json: AsJson = False) -> None:
         out.print(f"{'ceiling ' + dtype:20} {ceiling:.0f} tokens/s plain: every token reads every weight of {target}")
     for line in facts["advice"]:
         out.print(f"slow here: {line}")
-
-
-@bench.command("decode")
-def bench_decode(
-    policies: Annotated[str, typer.Option(help="Arms, as off,chain,tree:16; ratios are to the first.")] = "off,auto",
-    prompts: Annotated[Path | None, typer.Option(help="A folder of *.jsonl prompts; none takes the shipped.")] = None,
-    limit: Annotated[int, typer.Option(help="Conversations.")] = 20,
-    target: Target = DEFAULT_TARGET,
-    dtype: Dtype = "fp32",
-    width: Width = None,
-    max_tokens: MaxTokens = 128,
-    temperature: Temperature = 0.0,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
-    device: Device = None,
-    as_json: AsJson = False,
-) -> None:
-    """Decode held-out prompts under several policies, interleaved, and print their ratios."""
-    from rich.table import Table
-
-    from firesteel.bench.decode import parse_arms, run, summary
-    from firesteel.bench.prompts import held_out
-    from firesteel.sampling import SamplingParams
-
-    conversations = held_out(prompts, limit)
-    params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed)
-    model = _load(target, dtype, device)
-    arms = parse_arms(model, policies, width)
-    with Progress(console=err) as progress:
-        task = progress.add_task("decoding", total=len(conversations))
-        run(model, arms, conversations, params, lambda _: progress.advance(task))
-    settings = {
-        "limit": limit,
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "prompts": str(prompts or "shipped"),
-    }
-    result = summary(model, arms, settings)
-    if as_json:
-        print_text(json.dumps(result) + "\n")
-        return
-    table = Table("policy", "width", "replies", "looped", "tokens/s", "tokens/round", "ratio", "95% interval")
-    for arm in result["arms"]:
-        shown = [arm["policy"], str(arm["width"] or ""), str(arm["replies"]), str(arm["looped"])]
-        shown += [f"{arm['decode_tokens_per_s']:.1f}", f"{arm['tokens_per_round']:.2f}"]
-        ratio = arm["ratio"]
-        shown += [f"{ratio:.3f}", f"{arm['ratio_low']:.3f} to {arm['ratio_high']:.3f}"] if ratio else ["", ""]
-        table.add_row(*shown)
-    out.print(table)
 
 
 def main() -> None:

@@ -16,7 +16,8 @@ from firesteel.engine.request import Request
 from firesteel.engine.text import TextStream
 from firesteel.errors import InvalidParameter, PromptTooLong, unknown
 from firesteel.models.loading import DEFAULT_TARGET, LoadedTarget, load
-from firesteel.models.target import Target, TransformersTarget
+from firesteel.models.modes import Modes
+from firesteel.models.target import Target
 from firesteel.policy import make
 from firesteel.rounds import RoundReport
 from firesteel.sampling import SamplingParams
@@ -30,25 +31,35 @@ class Model:
 
     Fields:
         loaded: the model as it was loaded.
-        target: what the engine calls.
+        modes: its forwards, eager and compiled.
         dtype: "fp32", "bf16" or "int8".
         load_s: seconds from asking to ready.
     """
 
     loaded: LoadedTarget
-    target: Target
+    modes: Modes
     dtype: str
     load_s: float
     _names: Any = field(default_factory=itertools.count, repr=False)
 
     @classmethod
-    def load(cls, target: str = DEFAULT_TARGET, *, dtype: str = "fp32", device: str | None = None) -> Model:
+    def load(
+        cls,
+        target: str = DEFAULT_TARGET,
+        *,
+        dtype: str = "fp32",
+        device: str | None = None,
+        compiled: bool | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> Model:
         """Load a target.
 
         Args:
             target: a folder in the Hugging Face format, a GGUF file, a hub id, or the default's name.
             dtype: "fp32", "bf16" or "int8".
             device: "cpu", "cuda", ...; None takes CUDA where it is.
+            compiled: see `firesteel.models.modes.Modes`.
+            say: takes lines of progress.
 
         Raises:
             InvalidParameter: an unknown dtype.
@@ -59,7 +70,14 @@ class Model:
         begun = time.perf_counter()
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         loaded = load(target, torch.bfloat16 if dtype == "bf16" else torch.float32, device)
-        return cls(loaded, TransformersTarget(loaded.model), dtype, time.perf_counter() - begun)
+        modes = Modes(loaded, dtype, compiled, say)
+        _ = modes.target  # made now, so that the time to load is all of it
+        return cls(loaded, modes, dtype, time.perf_counter() - begun)
+
+    @property
+    def target(self) -> Target:
+        """The forward that a new engine runs on: compiled when that is ready, else eager."""
+        return self.modes.target
 
     @property
     def has_chat_template(self) -> bool:

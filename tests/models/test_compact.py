@@ -54,7 +54,8 @@ def test_weights_are_shared_where_nothing_is_fused():
 def test_an_unknown_family_is_refused_with_a_reason():
     assert supports(LlamaConfig()) is None
     assert "gemma" in supports(GemmaConfig())
-    assert "dynamic" in supports(LlamaConfig(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}))
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    assert "dynamic" in supports(LlamaConfig(rope_parameters=rope))
     assert "gelu" in supports(LlamaConfig(hidden_act="gelu"))
     with pytest.raises(UnsupportedModel, match="layer 9"):
         from_transformers(random_model("llama"), taps=[9])
@@ -69,7 +70,7 @@ def test_it_can_be_exported():
     n, b, r = (torch.export.Dim(name, min=2) for name in ("n", "b", "r"))
     s, c = 64 * torch.export.Dim("s64", min=1), torch.export.Dim("c", min=65)
     dims = {
-        **dict.fromkeys(("tokens", "positions", "slots", "places", "flat"), {0: n}),
+        **{key: {0: n} for key in ("tokens", "positions", "slots", "places", "flat")},
         "table": {0: b, 1: r},
         "mask": {0: b, 1: r, 2: s},
         "key_positions": {0: b, 1: s},

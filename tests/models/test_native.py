@@ -13,7 +13,7 @@ from firesteel.models.compact import Linear, from_transformers
 from firesteel.models.native import NativeDecoder, PackedWeights
 from firesteel.models.package import start_build
 from firesteel.models.quantize import Int8Linear, quantize, quantize_rows
-from tests.models.forest import CONFIGS, cache, forest_of, pack, random_model, run
+from tests.models.forest import CONFIGS, Request, cache, forest_of, pack, random_model, run
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler")
 KINDS = ("fp32", "bf16", "int8")
@@ -112,8 +112,6 @@ def test_narrow_and_wide_verifies_agree_bit_for_bit(build, kind):
     context, total = 150, 190
 
     def chain(width: int, multiple: int, slots: int, threads: int) -> tuple[torch.Tensor, torch.Tensor]:
-        from tests.models.forest import Request
-
         decoder.threads = threads
         keys, values = cache(decoder.shape, slots, 512)
         requests = [Request() for _ in range(slots)]

@@ -9,9 +9,7 @@ import pytest
 from firesteel.errors import PackageError
 from firesteel.models import package
 
-needs_compiler = pytest.mark.skipif(
-    not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler"
-)
+needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler")
 TINY = 'extern "C" int firesteel_version() { return %d; }'
 
 

@@ -46,6 +46,11 @@ class WidthRecord(TypedDict):
     ms: float
 
 
+def is_built() -> bool:
+    """Whether `make llama-cpp` has been run."""
+    return os.access(cache_folder("llama.cpp") / "bin" / "llama-bench", os.X_OK)
+
+
 def program(name: str) -> Path:
     """Path of a program built by `make llama-cpp`, such as `llama-bench`."""
     path = cache_folder("llama.cpp") / "bin" / name

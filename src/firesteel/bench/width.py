@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from firesteel.bench import peers
+from firesteel.errors import unknown
+from firesteel.model import Model
 from firesteel.models.cache import KVCache
 from firesteel.models.rows import pack
 from firesteel.models.target import Target, new_cache
@@ -18,6 +21,7 @@ from firesteel.tree import Source, TokenTree
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 CONTEXTS = (128, 512, 2048)
+MODES = ("compiled", "eager")
 
 
 def tree_of(width: int, vocab_size: int, seed: int = 0) -> TokenTree:
@@ -77,3 +81,36 @@ class WidthBench:
         if self.target.device.type == "cuda":
             torch.cuda.synchronize()
         return (time.perf_counter() - begun) * 1e3
+
+
+def measure(
+    target: str,
+    chosen: Sequence[tuple[str, str]],
+    rows: Sequence[int],
+    contexts: Sequence[int],
+    repeats: int,
+    llama_cpp: bool | None,
+    device: str | None,
+    on_cell: Callable[[], None],
+) -> list[dict[str, Any]]:
+    """Records `{engine, mode, dtype, context, rows, ms}` of ours for each (mode, dtype), and of llama.cpp.
+
+    Args:
+        chosen: ("compiled" or "eager", dtype) pairs.
+        llama_cpp: measure llama.cpp too; None where it is built and the target is a folder it can convert.
+
+    Raises:
+        MissingTool: llama.cpp is asked for and not built.
+    """
+    records: list[dict[str, Any]] = []
+    folder = ""
+    for mode, dtype in chosen:
+        if mode not in MODES:
+            raise unknown("mode", mode, MODES)
+        model = Model.load(target, dtype=dtype, device=device, compiled=mode == "compiled")
+        folder = model.loaded.folder
+        for record in WidthBench(model.target, repeats).run(rows, contexts, on_cell):
+            records.append({"engine": "firesteel", "mode": mode, "dtype": dtype, **record})
+    if llama_cpp or (llama_cpp is None and peers.is_built()):
+        records += peers.width_curve(folder, rows=rows, contexts=contexts, repetitions=repeats)
+    return records

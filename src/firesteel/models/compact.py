@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from firesteel.errors import UnsupportedModel
 
@@ -45,7 +45,7 @@ class Shape:
 
 
 def supports(config: Any) -> str | None:
-    """None when the compact decoder computes what transformers computes for `config`; else a sentence saying why not."""
+    """None when the compact decoder computes what transformers does for `config`; else a sentence saying why not."""
     family = getattr(config, "model_type", None)
     if family not in FAMILIES:
         return f"the compact decoder knows {', '.join(FAMILIES)}, not {family!r}"

@@ -1,4 +1,4 @@
-"""The compact decoder as a target: eager, or run by the compiled kernels. Both give the same results within rounding."""
+"""The compact decoder as a target: eager, or run by the compiled kernels, with the same results within rounding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ class CompactTarget:
     """
 
     def __init__(
-        self, decoder: CompactDecoder | NativeDecoder, shape: TargetShape, cache_dtype: torch.dtype, device: torch.device
+        self,
+        decoder: CompactDecoder | NativeDecoder,
+        shape: TargetShape,
+        cache_dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self._decoder = decoder
         self.shape, self.dtype, self.device = shape, cache_dtype, device
@@ -31,7 +35,7 @@ class CompactTarget:
     @torch.inference_mode()
     def forward(self, rows: PackedRows, cache: KVCache, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """See `Target.forward`."""
-        return self._decoder(
+        logits, features = self._decoder(
             rows.tokens,
             rows.positions,
             rows.slots,
@@ -42,5 +46,5 @@ class CompactTarget:
             rows.key_positions,
             cache.keys[rows.slot_range],
             cache.values[rows.slot_range],
-            keep,
         )
+        return (logits if keep is None else logits[keep]), features

@@ -59,7 +59,10 @@ class Model(Structure):
 
 class Call(Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("tokens", "positions", "slots", "places", "flat", "keep", "mask", "key_positions")),
+        *(
+            (name, c_void_p)
+            for name in ("tokens", "positions", "slots", "places", "flat", "keep", "mask", "key_positions")
+        ),
         *((name, c_void_p) for name in ("keys", "values", "logits", "features")),
         ("seconds", POINTER(c_double)),
         *((name, c_int64) for name in ("n", "kept", "slots_count", "width", "length", "capacity")),

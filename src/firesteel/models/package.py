@@ -22,6 +22,7 @@ from pathlib import Path
 import torch  # noqa: F401  (its OpenMP runtime must be loaded before the library looks for one)
 
 from firesteel.errors import PackageError
+from firesteel.paths import cache_folder
 
 SOURCES = Path(__file__).parent / "kernels"
 VERSION = 2
@@ -31,9 +32,8 @@ USUAL_SECONDS = 20
 
 
 def folder() -> Path:
-    """Where packages live: $XDG_CACHE_HOME/firesteel/packages, or ~/.cache/firesteel/packages."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "firesteel" / "packages"
+    """Where packages live: `packages` in firesteel's cache folder."""
+    return cache_folder("packages")
 
 
 @functools.cache
@@ -124,15 +124,14 @@ class Build:
 
     def library(self, timeout_s: float = 600.0) -> ctypes.CDLL:
         """The loaded library, waiting for the build. Raises PackageError when it fails or takes longer."""
-        if self._process is not None:
+        while not self.ready() and self._process is not None:  # a second try, without OpenMP, may follow the first
             try:
                 self._process.wait(timeout_s)
             except subprocess.TimeoutExpired as error:
                 self.stop()
                 raise PackageError(f"the build of the kernels took more than {timeout_s:.0f} s") from error
-        if not self.ready():
+        if self._library is None:
             raise PackageError(self.failure or "the build of the kernels was stopped")
-        assert self._library is not None
         return self._library
 
     def stop(self) -> None:
@@ -147,7 +146,6 @@ class Build:
             self._folder = None
 
     def _start(self, *, openmp: bool = True) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         self._openmp = openmp
         self._folder = tempfile.TemporaryDirectory(dir=self.path.parent, prefix="build-")
         self._process = subprocess.Popen(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from firesteel.models.compact import CompactDecoder, Linear
 
@@ -32,7 +32,8 @@ def activation_limit(cols: int) -> int:
 def quantize_rows(x: Tensor, limit: int) -> tuple[Tensor, Tensor]:
     """x fp32 [N, K] -> (integers as fp32 [N, K], scale [N, 1]) with integers * scale = x up to half a scale."""
     largest = x.abs().amax(dim=-1, keepdim=True)
-    inverse = torch.where(largest > 0, limit / largest, torch.zeros_like(largest))
+    limits = torch.full_like(largest, limit)  # a number over a tensor would be a reciprocal, rounded twice
+    inverse = torch.where(largest > 0, limits / largest, torch.zeros_like(largest))
     return torch.round(x * inverse), largest / limit
 
 

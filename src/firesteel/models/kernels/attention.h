@@ -29,42 +29,45 @@ struct Partial {       // of the rows of a wave; pair = (kv_head * kWave + row) 
 };
 
 struct Scratch {   // of one thread
-  float* keys;     // [kChunk / 16, dim, 16]
-  float* values;   // [kChunk, dim], when the cache is bf16
-  float* scores;   // [kStrip, kChunk]
+  float *keys, *values;  // [kChunk, dim], when the cache is bf16
+  float* scores;         // [kStrip, kChunk]
 };
 
+// Products of one query with the keys of 8 places, each added up lane by lane and then across the lanes: the same way
+// for every row and place. `Dim` is the length of a head when it is known in advance, or 0.
 #if defined(__AVX2__)
-inline __m256 load8(const float* p) { return _mm256_loadu_ps(p); }
-inline __m256 load8(const bf16* p) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16));
+inline __m256 add_halves(__m256 a, __m256 b) {  // a, b [x0 x1 x2 x3 | ...] -> [a0+a2, b0+b2, a1+a3, b1+b3 | ...]
+  return _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
 }
-template <class T>
-inline void transpose8(const T* in, int64_t stride, float* out) {  // 8 places x 8 dims -> out[dim * 16 + place]
-  __m256 r[8], s[8];
-  for (int i = 0; i < 8; ++i) r[i] = load8(in + i * stride);
-  for (int i = 0; i < 4; ++i) {
-    s[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
-    s[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+template <int Dim>
+inline void score8(const float* q, const float* keys, int64_t dim, float* scores) {
+  if constexpr (Dim) dim = Dim;
+  __m256 s[8];
+  each<8>([&](auto i) FIRESTEEL_INLINE { s[i] = _mm256_setzero_ps(); });
+  for (int64_t d = 0; d < dim; d += 8) {
+    const __m256 x = _mm256_loadu_ps(q + d);
+    each<8>([&](auto i) FIRESTEEL_INLINE { s[i] = _mm256_fmadd_ps(x, _mm256_loadu_ps(keys + i * dim + d), s[i]); });
   }
-  for (int i = 0; i < 2; ++i) {
-    r[4 * i] = _mm256_shuffle_ps(s[4 * i], s[4 * i + 2], 0x44);
-    r[4 * i + 1] = _mm256_shuffle_ps(s[4 * i], s[4 * i + 2], 0xee);
-    r[4 * i + 2] = _mm256_shuffle_ps(s[4 * i + 1], s[4 * i + 3], 0x44);
-    r[4 * i + 3] = _mm256_shuffle_ps(s[4 * i + 1], s[4 * i + 3], 0xee);
-  }
-  for (int i = 0; i < 4; ++i) {
-    _mm256_storeu_ps(out + i * 16, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-    _mm256_storeu_ps(out + (i + 4) * 16, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
-  }
+  const __m256 low = add_halves(add_halves(s[0], s[2]), add_halves(s[1], s[3]));
+  const __m256 high = add_halves(add_halves(s[4], s[6]), add_halves(s[5], s[7]));
+  _mm256_storeu_ps(scores, _mm256_add_ps(_mm256_permute2f128_ps(low, high, 0x20),
+                                         _mm256_permute2f128_ps(low, high, 0x31)));
 }
 #else
-template <class T>
-inline void transpose8(const T* in, int64_t stride, float* out) {
-  for (int d = 0; d < 8; ++d)
-    for (int i = 0; i < 8; ++i) out[d * 16 + i] = to_float(in[i * stride + d]);
+template <int Dim>
+inline void score8(const float* q, const float* keys, int64_t dim, float* scores) {
+  for (int64_t i = 0; i < 8; ++i) {
+    F16 sum = zero();
+    for (int64_t d = 0; d < dim; d += 16) sum = fma(load(q + d), load(keys + i * dim + d), sum);
+    scores[i] = sum_lanes(sum);
+  }
 }
 #endif
+
+template <int Dim>
+inline void score(const float* q, int64_t count, const float* keys, int64_t dim, float* scores) {
+  for (int64_t i = 0; i < count; ++i) score8<Dim>(q + i * dim, keys, dim, scores + i * kChunk);
+}
 
 inline const float* widened(const float* in, float*, int64_t) { return in; }
 inline const float* widened(const bf16* in, float* out, int64_t count) {
@@ -86,54 +89,63 @@ inline void weigh(float* scores, const uint8_t* mask, int64_t limit, float& larg
   total = sum_lanes(sum);
 }
 
+// out[i] = sum over places of scores[i][place] * values[place], for `count` rows; `stride` between rows of out.
+inline void mix(const float* scores, const float* values, int64_t count, int64_t limit, int64_t D, float* out,
+                int64_t stride) {
+  const int blocks = blocks_of(count);
+  for (int block = 0; block < blocks; ++block) {
+    const int64_t row = block_start(count, blocks, block);
+    with_rows(int(block_start(count, blocks, block + 1) - row), [&](auto number) {
+      constexpr int M = decltype(number)::value;
+      const float* a = scores + row * kChunk;
+      int64_t d = 0;
+      if constexpr (M <= kPairRows)
+        for (; d + 32 <= D; d += 32) {
+          F16 sums[M][2];
+          sums_of<Float32, M, 2, false>(a, kChunk, values + d, D, 16, limit, nullptr, 0, sums);
+          for (int m = 0; m < M; ++m) {
+            store(out + (row + m) * stride + d, sums[m][0]);
+            store(out + (row + m) * stride + d + 16, sums[m][1]);
+          }
+        }
+      for (; d < D; d += 16) {
+        F16 sums[M][1];
+        sums_of<Float32, M, 1, false>(a, kChunk, values + d, D, 0, limit, nullptr, 0, sums);
+        for (int m = 0; m < M; ++m) store(out + (row + m) * stride + d, sums[m][0]);
+      }
+    });
+  }
+}
+
+template <class T>
+inline void fetch(const T* from, int64_t count) {
+  const char* p = reinterpret_cast<const char*>(from);
+  for (int64_t i = 0; i < count * int64_t(sizeof(T)); i += 64) __builtin_prefetch(p + i);
+}
+
 // q [rows of the block, group, dim] scaled; keys, values [capacity, dim] from the chunk's first place on; mask of the
 // block's row r at mask + rows[r] * mask_stride; `limit` places of the chunk are seen by some row (a multiple of 16).
 template <class T>
 void attend_chunk(const Heads& h, const float* q, int64_t rows, const T* keys, const T* values, const uint8_t* mask,
                   int64_t mask_stride, const int64_t* mask_rows, int64_t limit, int64_t pair0, int64_t chunk,
                   int64_t chunks, const Partial& out, const Scratch& my) {
-  const int64_t D = h.dim, group = h.group(), pairs = rows * group, tile = 16 * D;
-  for (int64_t j = 0; j < limit; j += 16)
-    for (int64_t d = 0; d < D; d += 8) {
-      transpose8(keys + j * D + d, D, my.keys + j * D + d * 16);
-      transpose8(keys + (j + 8) * D + d, D, my.keys + j * D + d * 16 + 8);
-    }
-  const float* wide = widened(values, my.values, limit * D);
+  const int64_t D = h.dim, group = h.group(), pairs = rows * group;
+  const float* k = widened(keys, my.keys, limit * D);
+  const float* v = nullptr;
   for (int64_t strip = 0; strip < pairs; strip += kStrip) {
     const int64_t count = pairs - strip < kStrip ? pairs - strip : kStrip;
-    const int blocks = blocks_of(count);
-    // Score, then mix: a product with the transposed keys [dim x places], then one with the values [places x dim].
-    const auto multiply = [&](const float* a, int64_t lda, const float* w, int64_t stride, int64_t tile_, int64_t cols,
-                              int64_t tiles, auto&& to) {
-      for (int block = 0; block < blocks; ++block) {
-        const int64_t row = block_start(count, blocks, block);
-        with_rows(int(block_start(count, blocks, block + 1) - row), [&](auto number) {
-          constexpr int M = decltype(number)::value;
-          int64_t t = 0;
-          if constexpr (M <= kPairRows)
-            for (; t + 1 < tiles; t += 2) {
-              F16 sums[M][2];
-              sums_of<Float32, M, 2, false>(a + row * lda, lda, w + t * tile_, stride, tile_, cols, nullptr, 0, sums);
-              for (int m = 0; m < M; ++m) store(to(row + m, t), sums[m][0]), store(to(row + m, t + 1), sums[m][1]);
-            }
-          for (; t < tiles; ++t) {
-            F16 sums[M][1];
-            sums_of<Float32, M, 1, false>(a + row * lda, lda, w + t * tile_, stride, 0, cols, nullptr, 0, sums);
-            for (int m = 0; m < M; ++m) store(to(row + m, t), sums[m][0]);
-          }
-        });
-      }
-    };
-    multiply(q + strip * D, D, my.keys, 16, tile, D, limit / 16,
-             [&](int64_t i, int64_t t) { return my.scores + i * kChunk + t * 16; });
+    for (int64_t j = 0; j < limit; j += 8) {
+      if (!v) fetch(values + j * D, 8 * D);  // wanted next, and far from the keys
+      const auto scorer = D == 64 ? score<64> : D == 128 ? score<128> : score<0>;
+      scorer(q + strip * D, count, k + j * D, D, my.scores + j);
+    }
+    if (!v) v = widened(values, my.values, limit * D);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t at = (pair0 + strip + i) * chunks + chunk;
       weigh(my.scores + i * kChunk, mask + mask_rows[(strip + i) / group] * mask_stride, limit, out.largest[at],
             out.sums[at]);
     }
-    multiply(my.scores, kChunk, wide, D, 16, limit, D / 16, [&](int64_t i, int64_t t) {
-      return out.values + ((pair0 + strip + i) * chunks + chunk) * D + t * 16;
-    });
+    mix(my.scores, v, count, limit, D, out.values + ((pair0 + strip) * chunks + chunk) * D, chunks * D);
   }
 }
 

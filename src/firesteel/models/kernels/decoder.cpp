@@ -306,7 +306,7 @@ class Forward {
     const uint8_t* mask = masks + w.window * c.slots_count * c.width * c.length;
     const int64_t* seen = limits + w.window * c.n * chunks;
     const Scratch my = scratch();
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(static)
     for (int64_t item = 0; item < (end - first) * m.kv_heads * chunks; ++item) {
       const int64_t k = item % chunks, g = item / chunks % m.kv_heads, b = first + item / chunks / m.kv_heads;
       const Block& block = blocks[b];

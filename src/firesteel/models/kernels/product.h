@@ -120,6 +120,7 @@ FIRESTEEL_INLINE inline void sums_of(const typename K::A* a, int64_t lda, const 
                     int64_t cols, const char* ahead, int64_t ahead_step, F16 (&out)[M][T]) {
   typename K::Sum sums[M][T];
   each<M>([&](auto m) FIRESTEEL_INLINE { each<T>([&](auto t) FIRESTEEL_INLINE { sums[m][t] = K::start(); }); });
+#pragma GCC unroll 2
   for (int64_t k = 0; k < cols; k += K::step) {
     K::template accumulate<M, T>(a + k, lda, w, tile, sums);
     w += stride;

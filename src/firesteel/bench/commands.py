@@ -1,0 +1,121 @@
+"""`firesteel bench ...`: measure forwards by width, and policies against each other."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+from rich.table import Table
+
+from firesteel.options import (
+    DEFAULT_TARGET,
+    AsJson,
+    Compiled,
+    Device,
+    Dtype,
+    MaxTokens,
+    Target,
+    Temperature,
+    Width,
+    err,
+    load_model,
+    out,
+    print_text,
+)
+
+app = typer.Typer(help="Measure: forwards by width, and policies against each other.", no_args_is_help=True)
+
+
+@app.command("decode")
+def decode(
+    policies: Annotated[str, typer.Option(help="Arms, as off,chain,tree:16; ratios are to the first.")] = "off,auto",
+    prompts: Annotated[Path | None, typer.Option(help="A folder of *.jsonl prompts; none takes the shipped.")] = None,
+    limit: Annotated[int, typer.Option(help="Conversations.")] = 20,
+    target: Target = DEFAULT_TARGET,
+    dtype: Dtype = "fp32",
+    compiled: Compiled = None,
+    width: Width = None,
+    max_tokens: MaxTokens = 128,
+    temperature: Temperature = 0.0,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decode held-out prompts under several policies, interleaved, and print their ratios."""
+    from firesteel.bench.decode import parse_arms, run, summary
+    from firesteel.bench.prompts import held_out
+    from firesteel.sampling import SamplingParams
+
+    conversations = held_out(prompts, limit)
+    params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed)
+    model = load_model(target, dtype, device, compiled)
+    arms = parse_arms(model, policies, width)
+    with Progress(console=err) as progress:
+        task = progress.add_task("decoding", total=len(conversations))
+        run(model, arms, conversations, params, lambda _: progress.advance(task))
+    settings = {
+        "limit": limit,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "prompts": str(prompts or "shipped, held-out lines"),
+    }
+    result = summary(model, arms, settings)
+    if as_json:
+        print_text(json.dumps(result) + "\n")
+        return
+    table = Table("policy", "width", "replies", "looped", "tokens/s", "tokens/round", "ratio", "95% interval")
+    for arm in result["arms"]:
+        shown = [arm["policy"], str(arm["width"] or ""), str(arm["replies"]), str(arm["looped"])]
+        shown += [f"{arm['decode_tokens_per_s']:.1f}", f"{arm['tokens_per_round']:.2f}"]
+        ratio = arm["ratio"]
+        shown += [f"{ratio:.3f}", f"{arm['ratio_low']:.3f} to {arm['ratio_high']:.3f}"] if ratio else ["", ""]
+        table.add_row(*shown)
+    out.print(table)
+
+
+@app.command("width")
+def width(
+    target: Target = DEFAULT_TARGET,
+    dtypes: Annotated[str, typer.Option(help="Which of fp32, bf16 and int8.")] = "fp32,bf16,int8",
+    modes: Annotated[str, typer.Option(help="Which of compiled and eager.")] = "compiled,eager",
+    rows: Annotated[str, typer.Option(help="Rows of a forward.")] = "1,2,3,4,6,8,12,16,24,32,48,64",
+    contexts: Annotated[str, typer.Option(help="Tokens in the cache.")] = "128,512,2048",
+    repeats: Annotated[int, typer.Option(help="Forwards per cell; the median counts.")] = 9,
+    llama_cpp: Annotated[
+        bool | None,
+        typer.Option("--llama-cpp/--no-llama-cpp", help="Measure llama.cpp too; by default where it is built."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="A folder for width.json, width.md and width.svg.")] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Milliseconds of one forward by rows and context, all rows scored, beside llama.cpp's."""
+    from firesteel.bench.machine import machine
+    from firesteel.bench.report import width_tables, write_width
+    from firesteel.bench.width import measure
+
+    counts = [_numbers(rows, "rows"), _numbers(contexts, "contexts")]
+    chosen = [(mode, dtype) for dtype in dtypes.split(",") for mode in modes.split(",")]
+    with Progress(console=err) as progress:
+        task = progress.add_task("forwards", total=None)
+        records = measure(target, chosen, *counts, repeats, llama_cpp, device, lambda: progress.advance(task))
+    result = {"machine": machine(), "command": " ".join(["firesteel", *sys.argv[1:]]), "records": records}
+    if output is not None:
+        write_width(result, output)
+    if as_json:
+        print_text(json.dumps(result) + "\n")
+    else:
+        print_text(width_tables(records) + "\n")
+
+
+def _numbers(text: str, name: str) -> list[int]:
+    from firesteel.errors import InvalidParameter
+
+    parts = text.split(",")
+    if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise InvalidParameter(f"{name} must be whole numbers above 0 with commas between, got {text!r}")
+    return [int(part) for part in parts]

@@ -1,0 +1,62 @@
+"""What a user may call a target, and what a wrong name gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from firesteel.errors import InvalidParameter, PromptTooLong, TargetNotFound, UnsupportedModel
+from firesteel.model import Model
+from firesteel.models import loading
+from firesteel.sampling import SamplingParams
+from tests import toys
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random model in the Hugging Face format with the default target's tokenizer."""
+    path = tmp_path_factory.mktemp("model")
+    toys.model(vocab_size=49152, hidden_size=32).save_pretrained(path)
+    AutoTokenizer.from_pretrained(loading.resolve(loading.DEFAULT_TARGET)).save_pretrained(path)
+    return path
+
+
+def test_a_folder_is_a_target(folder: Path) -> None:
+    model = Model.load(str(folder), compiled=False)
+    request = model.complete(
+        model.encode("one two"), SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True), model.engine("tree")
+    )
+    assert len(request.output) == 4
+    assert model.target.dtype == torch.float32
+
+
+def test_the_default_is_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = loading.resolve(loading.DEFAULT_TARGET)
+    monkeypatch.setattr(loading, "GgufConfig", None)  # would fail if it were converted again
+    assert loading.resolve(loading.DEFAULT_TARGET) == first
+
+
+def test_a_folder_without_a_model_and_a_missing_name(tmp_path: Path) -> None:
+    with pytest.raises(TargetNotFound, match=r"config.json"):
+        loading.resolve(str(tmp_path))
+    with pytest.raises(TargetNotFound, match="smollm9"):
+        loading.resolve("smollm9")
+
+
+def test_a_recurrent_model_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "mamba", "hidden_size": 16, "num_hidden_layers": 2}')
+    with pytest.raises(UnsupportedModel, match="rolled back"):
+        loading.load(str(tmp_path))
+
+
+def test_prompts_and_token_ids_are_checked(folder: Path) -> None:
+    model = Model.load(str(folder), compiled=False)
+    with pytest.raises(PromptTooLong, match=r"600 tokens.*512"):
+        model.request([1] * 600, SamplingParams())
+    with pytest.raises(InvalidParameter, match="49152"):
+        model.request([49152], SamplingParams())
+    with pytest.raises(InvalidParameter, match="60000"):
+        model.request([1], SamplingParams(logit_bias={60000: 1.0}))
