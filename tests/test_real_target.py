@@ -8,6 +8,7 @@ import torch
 
 from firesteel.engine.engine import EngineConfig
 from firesteel.model import Model
+from firesteel.models.loading import load
 from firesteel.models.rows import pack
 from firesteel.models.target import new_cache
 from firesteel.sampling import SamplingParams
@@ -18,20 +19,18 @@ WIDTHS = (1, 2, 3, 5, 8, 16)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=48)
 
 
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return Model.load()
+@pytest.fixture(scope="module", params=["eager", "compiled"])
+def model(request: pytest.FixtureRequest) -> Model:
+    return Model.load(compiled=request.param == "compiled")
 
 
 @pytest.fixture(scope="module")
-def plain(model: Model) -> dict[str, list[int]]:
-    """transformers' own greedy `generate`, before its attention is replaced anywhere: a model of its own."""
-    from transformers import AutoModelForCausalLM
-
-    reference = AutoModelForCausalLM.from_pretrained(model.loaded.folder, dtype=torch.float32)
+def plain() -> dict[str, list[int]]:
+    """transformers' own greedy `generate`, on a model whose attention is transformers' own."""
+    loaded = load()
     texts = {}
-    for name, ids in fixtures.encoded(model).items():
-        out = reference.generate(torch.tensor([ids]), max_new_tokens=48, do_sample=False)
+    for name, ids in fixtures.encoded(Model.load(compiled=False)).items():
+        out = loaded.model.generate(torch.tensor([ids]), max_new_tokens=48, do_sample=False)
         texts[name] = out[0, len(ids) :].tolist()
     return texts
 
@@ -95,3 +94,18 @@ def test_wide_and_narrow_rows_differ_by_rounding_only(model: Model) -> None:
     eight = TokenTree.chain(ids[-1], [5, 6, 7, 8, 9, 10, 11])
     narrow, wide = (model.target.forward(pack([tree], [0], [len(ids) - 1]), cache)[0][0] for tree in (one, eight))
     assert float((narrow - wide).abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+def test_compiled_rows_have_the_same_bits_at_every_width(dtype: str) -> None:
+    """So in any dtype speculative text is the plain text of that dtype, near ties included."""
+    model = Model.load(dtype=dtype, compiled=True)
+    for name, ids in fixtures.encoded(model).items():
+        plain = model.complete(ids, GREEDY, model.engine("off"))
+        for width in (2, 5, 16):
+            request = model.request(ids, SamplingParams(temperature=0.0, max_tokens=48, logprobs=0))
+            for _ in model.engine("tree", width=width).run([request]):
+                pass
+            assert request.output == plain.output, (name, width)
+        logged = model.complete(ids, SamplingParams(temperature=0.0, max_tokens=48, logprobs=0), model.engine("off"))
+        assert [one.logprob for one in request.logprobs] == [one.logprob for one in logged.logprobs], name

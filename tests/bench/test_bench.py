@@ -68,16 +68,25 @@ def test_looped_replies_are_left_out_of_ratios_and_counted(monkeypatch: pytest.M
         class loaded:  # noqa: N801
             name = "toy"
 
+        class modes:  # noqa: N801
+            name = "eager"
+
         dtype = "fp32"
 
     engine = toys.engine(toys.target())
-    base, other = Arm("off", None, engine), Arm("tree", 8, engine)
+    base, other = (
+        Arm(name, 8, engine, [(0.1, 5.0, 0.2), (0.3, 7.0, 0.4), (0.2, 6.0, 0.9)]) for name in ("off", "tree")
+    )
     for arm, speeds in ((base, [10.0, 10.0, 10.0]), (other, [20.0, 5.0, 1000.0])):
         arm.speeds = {(str(i), 0): speed for i, speed in enumerate(speeds)}
         arm.tokens = arm.rounds = 1
         arm.decode_s = 1.0
     other.looped = {("2", 0)}
-    arms = summary(Stub, [base, other], {})["arms"]  # type: ignore[arg-type]
+    result = summary(Stub, [base, other], {})  # type: ignore[arg-type]
+    assert result["rounds"][0] == {
+        "policy": "off", "width": 8, "rounds": 3, "draft_ms": 0.2, "verify_ms": 6.0, "rest_ms": 0.4, "host_ms": 0.7,
+    }  # fmt: skip
+    arms = result["arms"]
     assert arms[1]["replies"] == 2
     assert arms[1]["looped"] == 1
     assert arms[1]["ratio"] == pytest.approx(1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from firesteel.engine.engine import Engine
 from firesteel.engine.request import Request
 from firesteel.errors import InvalidParameter
 from firesteel.model import Model
+from firesteel.rounds import RoundReport
 from firesteel.sampling import SamplingParams
 
 
@@ -23,11 +25,13 @@ class Arm:
     Fields:
         speeds: decode tokens per second per reply, by (conversation, turn).
         looped: replies of this arm that ended in a repetition loop.
+        parts: (draft, verify, rest) milliseconds of every round that is no request's first.
     """
 
     policy: str
     width: int | None
     engine: Engine
+    parts: list[tuple[float, float, float]]
     speeds: dict[tuple[str, int], float] = field(default_factory=dict)
     looped: set[tuple[str, int]] = field(default_factory=set)
     tokens: int = 0
@@ -52,8 +56,18 @@ def parse_arms(model: Model, policies: str, width: int | None) -> list[Arm]:
         if own and not own.isdigit():
             raise InvalidParameter(f"width in {item!r} must be a whole number")
         rows = int(own) if own else width
-        arms.append(Arm(name, rows, model.engine(name, width=rows)))
+        arms.append(_arm(model, name, rows))
     return arms
+
+
+def _arm(model: Model, name: str, width: int | None) -> Arm:
+    parts: list[tuple[float, float, float]] = []
+
+    def record(report: RoundReport) -> None:
+        if not report.first:
+            parts.append((report.draft_ms, report.verify_ms, report.other_ms))
+
+    return Arm(name, width, model.engine(name, width=width, record=record), parts)
 
 
 def run(
@@ -108,8 +122,19 @@ def summary(model: Model, arms: Sequence[Arm], settings: dict[str, Any]) -> dict
                 "ratio_high": high,
             }
         )
+    about = {"target": model.loaded.name, "dtype": model.dtype, "mode": model.modes.name, **settings}
+    return {"machine": machine(), "settings": about, "arms": rows, "rounds": [_round(arm) for arm in arms]}
+
+
+def _round(arm: Arm) -> dict[str, Any]:
+    """Where a round's milliseconds go: medians, and the host's share (everything but model forwards)."""
+    draft, verify, rest = (statistics.median(part) for part in zip(*arm.parts, strict=True))
     return {
-        "machine": machine(),
-        "settings": {"target": model.loaded.name, "dtype": model.dtype, **settings},
-        "arms": rows,
+        "policy": arm.policy,
+        "width": arm.width,
+        "rounds": len(arm.parts),
+        "draft_ms": draft,
+        "verify_ms": verify,
+        "rest_ms": rest,
+        "host_ms": statistics.median(draft + rest for draft, _, rest in arm.parts),
     }
