@@ -7,14 +7,17 @@ import pytest
 from firesteel.bench import peers
 from firesteel.errors import FiresteelError, InvalidParameter, MissingTool, TargetNotFound
 
-# Two cells of `llama-bench -o json -p 1,8 -n 0 -d 128 -r 3`, most of their thirty fields left out.
+# Three cells of `llama-bench -o json -p 1,8 -n 0 -d 128 -embd 0,1 -fa on,off -r 3`, most of their fields left out.
 LLAMA_BENCH = """[
-  {"build_number": 0, "model_type": "llama 256M Q8_0", "n_batch": 512, "n_ubatch": 512, "n_threads": 2,
+  {"build_number": 0, "n_threads": 2, "flash_attn": 1, "embeddings": false,
    "n_prompt": 1, "n_gen": 0, "n_depth": 128, "avg_ns": 13000000, "stddev_ns": 4358898,
    "samples_ns": [ 10000000, 18000000, 11000000 ], "samples_ts": [ 100.0, 55.6, 90.9 ]},
-  {"build_number": 0, "model_type": "llama 256M Q8_0", "n_batch": 512, "n_ubatch": 512, "n_threads": 2,
+  {"build_number": 0, "n_threads": 2, "flash_attn": 1, "embeddings": true,
    "n_prompt": 8, "n_gen": 0, "n_depth": 128, "avg_ns": 30000000, "stddev_ns": 0,
-   "samples_ns": [ 30000000, 30000000, 30000000 ], "samples_ts": [ 266.7, 266.7, 266.7 ]}
+   "samples_ns": [ 30000000, 30000000, 30000000 ], "samples_ts": [ 266.7, 266.7, 266.7 ]},
+  {"build_number": 0, "n_threads": 2, "flash_attn": 0, "embeddings": true,
+   "n_prompt": 8, "n_gen": 0, "n_depth": 128, "avg_ns": 20000000, "stddev_ns": 0,
+   "samples_ns": [ 20000000, 20000000, 20000000 ], "samples_ts": [ 400.0, 400.0, 400.0 ]}
 ]"""
 
 KL_DIVERGENCE = """====== KL divergence statistics ======
@@ -43,18 +46,18 @@ def install(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def test_records_hold_the_median_in_milliseconds() -> None:
+def test_records_hold_the_median_of_the_faster_attention_in_milliseconds() -> None:
     """A mean would let one interrupted repetition (18 ms above) into the curve."""
-    assert peers.read_llama_bench(LLAMA_BENCH, "native", "int8") == [
+    assert peers.read_llama_bench(LLAMA_BENCH, "int8") == [
         {"engine": "llama.cpp", "mode": "native", "dtype": "int8", "context": 128, "rows": 1, "ms": 11.0},
-        {"engine": "llama.cpp", "mode": "native", "dtype": "int8", "context": 128, "rows": 8, "ms": 30.0},
+        {"engine": "llama.cpp", "mode": "native-rows", "dtype": "int8", "context": 128, "rows": 8, "ms": 20.0},
     ]
 
 
 @pytest.mark.parametrize("output", ["", "error: failed to load model", "[{}]", "[1]"])
 def test_other_output_is_an_error_that_shows_it(output: str) -> None:
     with pytest.raises(peers.PeerError, match="llama-bench printed no records"):
-        peers.read_llama_bench(output, "native", "int8")
+        peers.read_llama_bench(output, "int8")
 
 
 def test_mean_kl() -> None:
@@ -97,17 +100,17 @@ def test_a_program_that_fails_says_its_last_words(cache: Path, target: Path) -> 
     assert not list(cache.rglob("*.gguf"))
 
 
-def test_a_curve_is_one_run_per_dtype_mode_and_context(cache: Path, target: Path) -> None:
-    """llama-bench keeps the filled cache of one depth only: mixed depths would fill it anew for every cell."""
+def test_a_curve_is_one_run_per_dtype(cache: Path, target: Path) -> None:
     install(cache / "source" / "convert_hf_to_gguf.py", "import sys; open(sys.argv[-1], 'w').write(sys.argv[3])")
     install(cache / "bin" / "llama-bench", f'#!/bin/sh\necho "$@" >> {cache}/calls\ncat {cache}/answer\n')
     (cache / "answer").write_text(LLAMA_BENCH)
     records = peers.width_curve(target, rows=(1, 8), contexts=(128, 512), threads=2)
-    calls = (cache / "calls").read_text().splitlines()
-    assert len(calls) == 8
-    assert len(records) == 16
-    assert all("-p 1,8 -n 0" in call and "-t 2" in call for call in calls)
-    assert sum("-embd 1" in call for call in calls) == 4
+    bf16, int8 = (cache / "calls").read_text().splitlines()
+    assert ".bf16.gguf" in bf16
+    assert ".q8_0.gguf" in int8
+    assert "-p 1,8 -n 0 -d 128,512" in int8
+    assert "-t 2" in int8
+    assert [record["dtype"] for record in records] == ["bf16", "bf16", "int8", "int8"]
 
 
 def test_physical_cores() -> None:

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 from rich.progress import Progress
-from rich.table import Table
 
 from firesteel.options import (
     DEFAULT_TARGET,
@@ -23,11 +22,15 @@ from firesteel.options import (
     Width,
     err,
     load_model,
-    out,
     print_text,
 )
 
 app = typer.Typer(help="Measure: forwards by width, and policies against each other.", no_args_is_help=True)
+
+LlamaCpp = Annotated[
+    bool | None,
+    typer.Option("--llama-cpp/--no-llama-cpp", help="Measure llama.cpp too; by default where it is built."),
+]
 
 
 @app.command("decode")
@@ -42,12 +45,14 @@ def decode(
     max_tokens: MaxTokens = 128,
     temperature: Temperature = 0.0,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    output: Annotated[Path | None, typer.Option(help="A folder for decode-DTYPE.json and decode-DTYPE.md.")] = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
     """Decode held-out prompts under several policies, interleaved, and print their ratios."""
     from firesteel.bench.decode import parse_arms, run, summary
     from firesteel.bench.prompts import held_out
+    from firesteel.bench.report import decode_tables, write
     from firesteel.sampling import SamplingParams
 
     conversations = held_out(prompts, limit)
@@ -63,18 +68,10 @@ def decode(
         "temperature": temperature,
         "prompts": str(prompts or "shipped, held-out lines"),
     }
-    result = summary(model, arms, settings)
-    if as_json:
-        print_text(json.dumps(result) + "\n")
-        return
-    table = Table("policy", "width", "replies", "looped", "tokens/s", "tokens/round", "ratio", "95% interval")
-    for arm in result["arms"]:
-        shown = [arm["policy"], str(arm["width"] or ""), str(arm["replies"]), str(arm["looped"])]
-        shown += [f"{arm['decode_tokens_per_s']:.1f}", f"{arm['tokens_per_round']:.2f}"]
-        ratio = arm["ratio"]
-        shown += [f"{ratio:.3f}", f"{arm['ratio_low']:.3f} to {arm['ratio_high']:.3f}"] if ratio else ["", ""]
-        table.add_row(*shown)
-    out.print(table)
+    result = {"command": _command(), **summary(model, arms, settings)}
+    if output is not None:
+        write(result, output, f"decode-{dtype}", f"Decode speed by policy, {dtype}", decode_tables(result))
+    print_text(json.dumps(result) + "\n" if as_json else decode_tables(result) + "\n")
 
 
 @app.command("width")
@@ -85,10 +82,7 @@ def width(
     rows: Annotated[str, typer.Option(help="Rows of a forward.")] = "1,2,3,4,6,8,12,16,24,32,48,64",
     contexts: Annotated[str, typer.Option(help="Tokens in the cache.")] = "128,512,2048",
     repeats: Annotated[int, typer.Option(help="Forwards per cell; the median counts.")] = 9,
-    llama_cpp: Annotated[
-        bool | None,
-        typer.Option("--llama-cpp/--no-llama-cpp", help="Measure llama.cpp too; by default where it is built."),
-    ] = None,
+    llama_cpp: LlamaCpp = None,
     output: Annotated[Path | None, typer.Option(help="A folder for width.json, width.md and width.svg.")] = None,
     device: Device = None,
     as_json: AsJson = False,
@@ -103,13 +97,38 @@ def width(
     with Progress(console=err) as progress:
         task = progress.add_task("forwards", total=None)
         records = measure(target, chosen, *counts, repeats, llama_cpp, device, lambda: progress.advance(task))
-    result = {"machine": machine(), "command": " ".join(["firesteel", *sys.argv[1:]]), "records": records}
+    result = {"machine": machine(), "command": _command(), "records": records}
     if output is not None:
         write_width(result, output)
-    if as_json:
-        print_text(json.dumps(result) + "\n")
-    else:
-        print_text(width_tables(records) + "\n")
+    print_text(json.dumps(result) + "\n" if as_json else width_tables(records) + "\n")
+
+
+@app.command("quality")
+def quality(
+    target: Target = DEFAULT_TARGET,
+    dtypes: Annotated[str, typer.Option(help="Which of fp32, bf16 and int8.")] = "fp32,bf16,int8",
+    windows: Annotated[int, typer.Option(help="Windows of 512 tokens.")] = 16,
+    llama_cpp: LlamaCpp = None,
+    output: Annotated[Path | None, typer.Option(help="A folder for quality.json and quality.md.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """How far each dtype's probabilities are from fp32's, on held-out text, beside llama.cpp's Q8_0."""
+    from firesteel.bench.machine import machine
+    from firesteel.bench.quality import measure
+    from firesteel.bench.report import quality_table, write
+
+    names = dtypes.split(",")
+    with Progress(console=err) as progress:
+        task = progress.add_task("windows", total=windows * len(names))
+        records = measure(target, names, windows, llama_cpp, lambda: progress.advance(task))
+    result = {"machine": machine(), "command": _command(), "records": records}
+    if output is not None:
+        write(result, output, "quality", "Probabilities by dtype", quality_table(records))
+    print_text(json.dumps(result) + "\n" if as_json else quality_table(records) + "\n")
+
+
+def _command() -> str:
+    return " ".join(["firesteel", *sys.argv[1:]])
 
 
 def _numbers(text: str, name: str) -> list[int]:

@@ -31,21 +31,61 @@ def width_tables(records: Sequence[Record]) -> str:
     return "\n\n".join(parts)
 
 
-def write_width(result: dict[str, Any], folder: Path, name: str = "width") -> None:
-    """Write `width.json`, `width.md` and, with matplotlib, `width.svg` into a folder."""
+def decode_tables(result: dict[str, Any]) -> str:
+    """Markdown: one line per arm, and where a round's milliseconds go."""
+    lines = [
+        "| policy | drafter | width | replies | looped | tokens/s | tokens/round | ratio | 95% interval |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for arm in result["arms"]:
+        ratio = ["", ""]
+        if arm["ratio"] is not None:
+            ratio = [f"{arm['ratio']:.3f}", f"{arm['ratio_low']:.3f} to {arm['ratio_high']:.3f}"]
+        cells = [arm["policy"], arm["drafter"], arm["width"] or "", arm["replies"], arm["looped"]]
+        cells += [f"{arm['decode_tokens_per_s']:.1f}", f"{arm['tokens_per_round']:.2f}", *ratio]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    lines += [
+        "\nMilliseconds of a round (medians; host is everything but model forwards):\n",
+        "| policy | width | rounds | draft | verify | rest | host |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for one in result["rounds"]:
+        parts = " | ".join(f"{one[name]:.2f}" for name in ("draft_ms", "verify_ms", "rest_ms", "host_ms"))
+        lines.append(f"| {one['policy']} | {one['width'] or ''} | {one['rounds']} | {parts} |")
+    return "\n".join(lines)
+
+
+def quality_table(records: Sequence[Record]) -> str:
+    """Markdown: mean KL to fp32 and how often the likeliest token is the same."""
+    lines = ["| engine | dtype | tokens | mean KL to fp32, nats | same likeliest token |", "|---|---|---:|---:|---:|"]
+    for record in records:
+        same = "" if record["same_top"] is None else f"{record['same_top']:.2%}"
+        lines.append(
+            f"| {record['engine']} | {record['dtype']} | {record['tokens']} | {record['mean_kl']:.5f} | {same} |"
+        )
+    return "\n".join(lines)
+
+
+def write(result: dict[str, Any], folder: Path, name: str, title: str, *body: str) -> None:
+    """Write `NAME.json` and `NAME.md`, with the lines that say where the figures come from."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    plotted = _plot(result["records"], folder / f"{name}.svg")
-    text = [
-        "# Forwards by width\n",
+    text = "\n".join([f"# {title}\n", provenance(result), *body])
+    (folder / f"{name}.md").write_text(text + "\n", encoding="utf-8")
+
+
+def write_width(result: dict[str, Any], folder: Path) -> None:
+    """Write `width.json`, `width.md` and, with matplotlib, `width.svg` into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plotted = _plot(result["records"], folder / "width.svg")
+    body = [
         "T(n, c): the milliseconds of one target forward of n rows against c cached tokens, every row scored.",
         "`llama.cpp native-rows` scores every row too; its `native` scores the last one only.\n",
-        provenance(result),
         width_tables(result["records"]),
     ]
     if plotted:
-        text.append(f"\n![Forwards by width]({name}.svg)")
-    (folder / f"{name}.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+        body.append("\n![Forwards by width](width.svg)")
+    write(result, folder, "width", "Forwards by width", *body)
 
 
 def provenance(result: dict[str, Any]) -> str:

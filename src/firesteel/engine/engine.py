@@ -140,8 +140,8 @@ class Engine:
             for request, rows in zip(batch.requests, batch.chunks, strict=True)
             if (tokens := request.tokens(request.cached, request.cached + rows))
         ]
-        last = torch.zeros(1, dtype=torch.int64, device=self.target.device)
-        _, features = self.target.forward(self._pack(batch, chunks), self.cache, keep=last)
+        none = torch.empty(0, dtype=torch.int64, device=self.target.device)
+        _, features = self.target.forward(self._pack(batch, chunks), self.cache, keep=none)
         self._keep(batch, chunks, [np.arange(rows) for rows in batch.chunks], features)
         self.watch.restart()
 

@@ -35,7 +35,7 @@ class CompactTarget:
     @torch.inference_mode()
     def forward(self, rows: PackedRows, cache: KVCache, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """See `Target.forward`."""
-        logits, features = self._decoder(
+        return self._decoder(
             rows.tokens,
             rows.positions,
             rows.slots,
@@ -46,5 +46,5 @@ class CompactTarget:
             rows.key_positions,
             cache.keys[rows.slot_range],
             cache.values[rows.slot_range],
+            keep,
         )
-        return (logits if keep is None else logits[keep]), features

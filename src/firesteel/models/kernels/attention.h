@@ -75,52 +75,59 @@ inline const float* widened(const bf16* in, float* out, int64_t count) {
   return out;
 }
 
-// Softmax weights of one row over `limit` places, in place: weights relative to the row's own largest score.
-inline void weigh(float* scores, const uint8_t* mask, int64_t limit, float& largest, float& total) {
+// Softmax weights of one row over `limit` places, in place: weights relative to the row's own largest score. `All`: the
+// row sees every one of these places, as it does in all but the last of its context's chunks.
+template <bool All>
+inline void weigh_row(float* scores, const uint8_t* mask, int64_t limit, float& largest, float& total) {
+  const auto seen = [&](F16 x, int64_t j, float other) { return All ? x : keep(x, mask + j, other); };
   F16 top = splat(-1e30f);
-  for (int64_t j = 0; j < limit; j += 16) top = max(top, keep(load(scores + j), mask + j, -1e30f));
+  for (int64_t j = 0; j < limit; j += 16) top = max(top, seen(load(scores + j), j, -1e30f));
   largest = max_lanes(top);
   F16 sum = zero(), most = splat(largest);
   for (int64_t j = 0; j < limit; j += 16) {
-    F16 p = keep(exp2(sub(load(scores + j), most)), mask + j, 0.0f);
+    F16 p = seen(exp2(sub(load(scores + j), most)), j, 0.0f);
     store(scores + j, p);
     sum = add(sum, p);
   }
   total = sum_lanes(sum);
 }
 
+inline void weigh(float* scores, const uint8_t* mask, int64_t limit, float& largest, float& total) {
+  uint64_t all = 0x0101010101010101u, eight;
+  for (int64_t j = 0; j < limit; j += 8) std::memcpy(&eight, mask + j, 8), all &= eight;
+  if (all == 0x0101010101010101u)
+    weigh_row<true>(scores, mask, limit, largest, total);
+  else
+    weigh_row<false>(scores, mask, limit, largest, total);
+}
+
 // out[i] = sum over places of scores[i][place] * values[place], for `count` rows; `stride` between rows of out.
 inline void mix(const float* scores, const float* values, int64_t count, int64_t limit, int64_t D, float* out,
                 int64_t stride) {
   const int blocks = blocks_of(count);
-  for (int block = 0; block < blocks; ++block) {
-    const int64_t row = block_start(count, blocks, block);
-    with_rows(int(block_start(count, blocks, block + 1) - row), [&](auto number) {
-      constexpr int M = decltype(number)::value;
-      const float* a = scores + row * kChunk;
-      int64_t d = 0;
-      if constexpr (M <= kPairRows)
-        for (; d + 32 <= D; d += 32) {
-          F16 sums[M][2];
-          sums_of<Float32, M, 2, false>(a, kChunk, values + d, D, 16, limit, nullptr, 0, sums);
-          for (int m = 0; m < M; ++m) {
-            store(out + (row + m) * stride + d, sums[m][0]);
-            store(out + (row + m) * stride + d + 16, sums[m][1]);
-          }
-        }
-      for (; d < D; d += 16) {
-        F16 sums[M][1];
-        sums_of<Float32, M, 1, false>(a, kChunk, values + d, D, 0, limit, nullptr, 0, sums);
-        for (int m = 0; m < M; ++m) store(out + (row + m) * stride + d, sums[m][0]);
-      }
-    });
-  }
+  const auto columns = [&](int64_t d, auto tiles) {  // a strip of values stays in the first cache for all rows
+    constexpr int T = decltype(tiles)::value;
+    for (int block = 0; block < blocks; ++block) {
+      const int64_t row = block_start(count, blocks, block);
+      with_rows<T == 2 ? kPairRows : kMaxRows>(int(block_start(count, blocks, block + 1) - row), [&](auto number) {
+        constexpr int M = decltype(number)::value;
+        F16 sums[M][T];
+        sums_of<Float32, M, T, false>(scores + row * kChunk, kChunk, values + d, D, 16, limit, nullptr, 0, sums);
+        for (int m = 0; m < M; ++m)
+          for (int t = 0; t < T; ++t) store(out + (row + m) * stride + d + t * 16, sums[m][t]);
+      });
+    }
+  };
+  int64_t d = 0;
+  if (count <= kPairRows)
+    for (; d + 32 <= D; d += 32) columns(d, std::integral_constant<int, 2>{});
+  for (; d < D; d += 16) columns(d, std::integral_constant<int, 1>{});
 }
 
 template <class T>
 inline void fetch(const T* from, int64_t count) {
   const char* p = reinterpret_cast<const char*>(from);
-  for (int64_t i = 0; i < count * int64_t(sizeof(T)); i += 64) __builtin_prefetch(p + i);
+  for (int64_t i = 0; i < count * int64_t(sizeof(T)); i += 64) __builtin_prefetch(p + i, 0, 2);
 }
 
 // q [rows of the block, group, dim] scaled; keys, values [capacity, dim] from the chunk's first place on; mask of the
@@ -135,7 +142,7 @@ void attend_chunk(const Heads& h, const float* q, int64_t rows, const T* keys, c
   for (int64_t strip = 0; strip < pairs; strip += kStrip) {
     const int64_t count = pairs - strip < kStrip ? pairs - strip : kStrip;
     for (int64_t j = 0; j < limit; j += 8) {
-      if (!v) fetch(values + j * D, 8 * D);  // wanted next, and far from the keys
+      if (!v) fetch(values + j * D, 8 * D);  // wanted next: memory works while we count
       const auto scorer = D == 64 ? score<64> : D == 128 ? score<128> : score<0>;
       scorer(q + strip * D, count, k + j * D, D, my.scores + j);
     }

@@ -37,11 +37,11 @@ struct Model {
 
 struct Call {
   const int64_t *tokens, *positions, *slots, *places, *flat;
-  const int64_t* keep;            // [kept] rows whose logits are wanted, or null for all
+  const int64_t* keep;            // [kept] rows whose logits are wanted, or null for all (kept is n then)
   const uint8_t* mask;            // [B, R, S]
   const int64_t* key_positions;   // [B, S]
   void *keys, *values;            // [B, layers, kv_heads, capacity, dim]
-  float *logits, *features;       // [kept or n, vocab], [n, taps * hidden]
+  float *logits, *features;       // [kept, vocab], [n, taps * hidden]
   double* seconds;                // null, or [4]: products, attention, head, the rest
   int64_t n, kept, slots_count, width, length, capacity;
   int32_t cache_kind, threads;
@@ -340,7 +340,8 @@ class Forward {
   }
 
   void head() {
-    const int64_t kept = c.keep ? c.kept : c.n;
+    const int64_t kept = c.kept;
+    if (!kept) return;  // a prefill wants no logits
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < kept; ++i) {
       rms_norm(x + (c.keep ? c.keep[i] : i) * hidden, m.norm, m.eps, m.hidden, hidden, input + i * widest);

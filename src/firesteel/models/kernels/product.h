@@ -11,6 +11,7 @@
 
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "simd.h"
 
@@ -61,7 +62,7 @@ struct Float32 {
   using A = float;
   using W = float;
   using Sum = F16;
-  static constexpr int step = 1, pair_rows = kPairRows;
+  static constexpr int step = 1, unroll = 1, max_rows = kMaxRows, pair_rows = kPairRows;
   static Sum start() { return zero(); }
   static F16 finish(Sum s) { return s; }
   template <int M, int T>
@@ -79,7 +80,7 @@ struct Bfloat16 {
   using A = float;
   using W = bf16;
   using Sum = F16;
-  static constexpr int step = 2, pair_rows = kPairRows;
+  static constexpr int step = 2, unroll = 1, max_rows = kMaxRowsBfloat16, pair_rows = kPairRowsNarrow;
   static Sum start() { return zero(); }
   static F16 finish(Sum s) { return s; }
   template <int M, int T>
@@ -98,7 +99,7 @@ struct Int8 {
   using A = int16_t;
   using W = int8_t;
   using Sum = I16;
-  static constexpr int step = 2, pair_rows = kPairRowsInt8;
+  static constexpr int step = 2, unroll = 2, max_rows = kMaxRows, pair_rows = kPairRowsNarrow;
   static Sum start() { return no_sum(); }
   static F16 finish(const Sum& s) { return to_float(s); }
   template <int M, int T>
@@ -116,26 +117,27 @@ struct Int8 {
 // `ahead` walks a part of the weights that will be wanted next, `ahead_step` bytes per step, so that memory is busy
 // during all blocks of rows and not only during the first.
 template <class K, int M, int T, bool Ahead>
-FIRESTEEL_INLINE inline void sums_of(const typename K::A* a, int64_t lda, const typename K::W* w, int64_t stride, int64_t tile,
-                    int64_t cols, const char* ahead, int64_t ahead_step, F16 (&out)[M][T]) {
+FIRESTEEL_INLINE inline void sums_of(const typename K::A* a, int64_t lda, const typename K::W* w, int64_t stride,
+                                     int64_t tile, int64_t cols, const char* ahead, int64_t ahead_step,
+                                     F16 (&out)[M][T]) {
   typename K::Sum sums[M][T];
   each<M>([&](auto m) FIRESTEEL_INLINE { each<T>([&](auto t) FIRESTEEL_INLINE { sums[m][t] = K::start(); }); });
-#pragma GCC unroll 2
-  for (int64_t k = 0; k < cols; k += K::step) {
-    K::template accumulate<M, T>(a + k, lda, w, tile, sums);
-    w += stride;
-    if constexpr (Ahead) {
-      __builtin_prefetch(ahead);
-      ahead += ahead_step;
-    }
-  }
+  for (int64_t k = 0; k < cols; k += K::step * K::unroll)
+    each<K::unroll>([&](auto u) FIRESTEEL_INLINE {
+      K::template accumulate<M, T>(a + k + u * K::step, lda, w, tile, sums);
+      w += stride;
+      if constexpr (Ahead) {
+        __builtin_prefetch(ahead);
+        ahead += ahead_step;
+      }
+    });
   each<M>([&](auto m) FIRESTEEL_INLINE {
     each<T>([&](auto t) FIRESTEEL_INLINE { out[m][t] = K::finish(sums[m][t]); });
   });
 }
 
 // Calls `body` with the number of rows as a constant.
-template <int M = kMaxRows, class Body>
+template <int M, class Body>
 inline void with_rows(int rows, Body&& body) {
   if constexpr (M == 1) {
     body(std::integral_constant<int, 1>{});
@@ -145,7 +147,7 @@ inline void with_rows(int rows, Body&& body) {
   }
 }
 
-inline int blocks_of(int64_t n) { return int((n + kMaxRows - 1) / kMaxRows); }
+inline int blocks_of(int64_t n, int most = kMaxRows) { return int((n + most - 1) / most); }
 inline int64_t block_start(int64_t n, int blocks, int block) { return n * block / blocks; }  // even blocks: 8 = 4 + 4
 
 // One pair of tiles (first, first + 1) for all rows; emit(row, tile, values) gets 16 outputs of one row.
@@ -153,7 +155,7 @@ template <class K, class Emit>
 inline void pair_of_tiles(const Matrix& m, const typename K::A* a, const Rows& x, int64_t n, int64_t first,
                           Emit&& emit) {
   using W = typename K::W;
-  const int64_t size = m.cols * 16, steps = m.cols / K::step;
+  const int64_t size = m.cols * 16;
   const int64_t tiles = m.outputs / 16 - first < 2 ? 1 : 2;
   const W* w = static_cast<const W*>(m.tiles) + first * size;
   const auto finish = [&](F16 sum, int64_t row, int64_t tile) {
@@ -171,19 +173,38 @@ inline void pair_of_tiles(const Matrix& m, const typename K::A* a, const Rows& x
     });
     return;
   }
-  const int blocks = blocks_of(n);
-  const int64_t part = size * int64_t(sizeof(W)) / blocks;  // each block of rows fetches its part of the next tile
-  for (int64_t t = 0; t < tiles; ++t, w += size)  // a tile stays in the first cache while all rows pass over it
+  // A tile stays in the first cache while all blocks of rows pass over it; each fetches its part of the next tile.
+  const auto pass = [&](auto kind, const auto* tile, int64_t t) {
+    using Kind = decltype(kind);
+    const int blocks = blocks_of(n, Kind::max_rows);
+    const int64_t part = size * int64_t(sizeof(W)) / blocks;
     for (int block = 0; block < blocks; ++block) {
       const int64_t row = block_start(n, blocks, block), rows = block_start(n, blocks, block + 1) - row;
-      with_rows(int(rows), [&](auto count) {
+      with_rows<Kind::max_rows>(int(rows), [&](auto count) {
         constexpr int M = decltype(count)::value;
         F16 out[M][1];
         const auto* ahead = reinterpret_cast<const char*>(w + size) + part * block;
-        sums_of<K, M, 1, true>(a + row * x.stride, x.stride, w, 16 * K::step, 0, m.cols, ahead, part / steps, out);
+        sums_of<Kind, M, 1, true>(a + row * x.stride, x.stride, tile, 16 * Kind::step, 0, m.cols, ahead,
+                                  part * Kind::step / m.cols, out);
         for (int i = 0; i < M; ++i) finish(out[i][0], row + i, first + t);
       });
     }
+  };
+  for (int64_t t = 0; t < tiles; ++t, w += size) {
+    if constexpr (std::is_same_v<K, Bfloat16>) {
+      if (n >= kWidenFrom) {  // the same sums in the same order, from weights widened once for all blocks
+        thread_local std::vector<float> wide;
+        if (int64_t(wide.size()) < size) wide.resize(size);
+        for (int64_t i = 0; i < size; i += 32) {
+          store(wide.data() + i, load_even(w + i));
+          store(wide.data() + i + 16, load_odd(w + i));
+        }
+        pass(Float32{}, wide.data(), t);
+        continue;
+      }
+    }
+    pass(K{}, w, t);
+  }
 }
 
 // The whole product, shared out among the threads of the enclosing parallel region; ends with a barrier.

@@ -45,7 +45,9 @@ inline const T* fresh(const T* p) {
 
 constexpr int kMaxRows = 12;  // accumulators of one block of rows: 12 of 32 registers, two chains per FMA port
 constexpr int kPairRows = 6;  // up to here two tiles at once keep the ports busy
-constexpr int kPairRowsInt8 = 6;
+constexpr int kPairRowsNarrow = 6;
+constexpr int kMaxRowsBfloat16 = 12;
+constexpr int64_t kWidenFrom = INT64_MAX;
 struct F16 { __m512 v; };
 struct I16 { __m512i v; };
 inline F16 pin(F16 x) { asm volatile("" : "+v"(x.v)); return x; }
@@ -104,7 +106,9 @@ inline F16 power_of_two(F16 x, F16& whole) {  // 2^round(x), and round(x)
 
 constexpr int kMaxRows = 6;   // 12 of 16 registers are sums
 constexpr int kPairRows = 3;
-constexpr int kPairRowsInt8 = 2;
+constexpr int kPairRowsNarrow = 2;       // widened weights take registers of their own
+constexpr int kMaxRowsBfloat16 = 4;   // as do the two halves of bf16 pairs;
+constexpr int64_t kWidenFrom = 24;    // from so many rows, widening them once pays
 struct F16 { __m256 a, b; };
 struct I16 { __m256i a, b; };
 inline F16 pin(F16 x) { asm volatile("" : "+x"(x.a), "+x"(x.b)); return x; }
@@ -180,7 +184,9 @@ inline F16 power_of_two(F16 x, F16& whole) { return {power_of_two(x.a, whole.a),
 
 constexpr int kMaxRows = 4;
 constexpr int kPairRows = 1;
-constexpr int kPairRowsInt8 = 1;
+constexpr int kPairRowsNarrow = 1;
+constexpr int kMaxRowsBfloat16 = 4;
+constexpr int64_t kWidenFrom = INT64_MAX;
 struct F16 { float v[16]; };
 struct I16 { int32_t v[16]; int16_t pairs[32]; };
 template <class T>
