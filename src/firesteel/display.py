@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rich import box
 from rich.columns import Columns
 from rich.console import Console
 from rich.live import Live
@@ -50,7 +51,7 @@ class SideBySide:
 
 def comparison(plain: Request, speculative: Request) -> Table:
     """Tokens per second, tokens per round, and their ratio."""
-    table = Table(show_edge=False, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD)
     for heading in ("", "tokens", "tokens/s", "tokens/round", "rows/round"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, request in (("plain", plain), ("speculative", speculative)):

@@ -1,9 +1,9 @@
 """Compiled packages: the kernels of `kernels/`, built once for this processor and kept in the user's cache folder.
 
 A package is a shared library of a few hundred kilobytes that holds no weights: one build serves every model, dtype,
-batch, thread count and number of taps. It is named by a hash of all that went into it (sources, compiler, flags,
-processor), built in a temporary folder and moved into place, and its checksum is kept beside it: a truncated library
-can kill the process that maps it.
+batch, thread count and choice of taps. It is named by a hash of all that went into it (sources, compiler, flags,
+processor), built in a temporary folder by a child process and moved into place, and its checksum is kept beside it: a
+truncated library can kill the process that maps it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import functools
 import hashlib
 import os
 import platform
+import secrets
 import shutil
+import signal
 import subprocess
-import tempfile
+import sys
 import time
 from pathlib import Path
 
@@ -25,9 +27,10 @@ from firesteel.errors import PackageError
 from firesteel.paths import cache_folder
 
 SOURCES = Path(__file__).parent / "kernels"
+BUILDER = SOURCES / "build.py"
 VERSION = 2
 """Raised when the structs shared with `native.py` change."""
-FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-w")
 USUAL_SECONDS = 20
 
 
@@ -59,13 +62,12 @@ def processor() -> str:
     return "\n".join(dict.fromkeys(line for line in lines if line.startswith(wanted)))
 
 
-def command(output: Path, *, openmp: bool = True) -> list[str]:
+def command(output: Path) -> list[str]:
     """The compiler's command line that makes `output`."""
     tune = "-march=native" if platform.machine().lower() in ("x86_64", "amd64") else "-mcpu=native"
-    # -fopenmp only compiles: torch has an OpenMP runtime in the process already, and its symbols are found there.
-    # Linking another one would make two pools of threads wait for the same cores.
-    omp = ["-fopenmp"] if openmp else []
-    return [compiler(), *FLAGS, tune, *omp, "-o", str(output), str(SOURCES / "decoder.cpp")]
+    # torch has loaded an OpenMP runtime already, and the library's functions are found there: one pool of threads, not
+    # two that wait for the same cores.
+    return [compiler(), *FLAGS, tune, "-fopenmp", "-o", str(output), str(SOURCES / "decoder.cpp")]
 
 
 @functools.cache
@@ -73,9 +75,9 @@ def key() -> str:
     """Hash of everything a package depends on."""
     version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
     digest = hashlib.sha256()
-    for part in (str(VERSION), version, processor(), " ".join(command(Path("library")))):
+    for part in (str(VERSION), version, processor(), " ".join(command(Path("library"))[:-1])):
         digest.update(part.encode() + b"\0")
-    for source in sorted(SOURCES.iterdir()):
+    for source in sorted(SOURCES.glob("*.[ch]*")):
         digest.update(source.read_bytes() + b"\0")
     return digest.hexdigest()[:20]
 
@@ -96,7 +98,6 @@ class Build:
         self.failure: str | None = None
         self.started = time.monotonic()
         self._process: subprocess.Popen[str] | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._library: ctypes.CDLL | None = None
         try:
             self.path = path()
@@ -124,61 +125,47 @@ class Build:
 
     def library(self, timeout_s: float = 600.0) -> ctypes.CDLL:
         """The loaded library, waiting for the build. Raises PackageError when it fails or takes longer."""
-        while not self.ready() and self._process is not None:  # a second try, without OpenMP, may follow the first
+        if self._process is not None:
             try:
                 self._process.wait(timeout_s)
             except subprocess.TimeoutExpired as error:
                 self.stop()
                 raise PackageError(f"the build of the kernels took more than {timeout_s:.0f} s") from error
-        if self._library is None:
+        if not self.ready() or self._library is None:
             raise PackageError(self.failure or "the build of the kernels was stopped")
         return self._library
 
     def stop(self) -> None:
         """Ends a build under way; nothing of it stays."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
-            self.failure = "the build of the kernels was stopped"
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        if self._process is None:
+            return
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+        self._process = None
+        shutil.rmtree(self._work, ignore_errors=True)
+        self.failure = "the build of the kernels was stopped"
 
-    def _start(self, *, openmp: bool = True) -> None:
-        self._openmp = openmp
-        self._folder = tempfile.TemporaryDirectory(dir=self.path.parent, prefix="build-")
+    def _start(self) -> None:
+        self._work = self.path.parent / f"build-{os.getpid()}-{secrets.token_hex(4)}"
+        compile_it = command(self._work / "library.so")
         self._process = subprocess.Popen(
-            command(Path(self._folder.name) / "library.so", openmp=openmp),
+            [sys.executable, str(BUILDER), str(self._work), str(self.path), *compile_it],
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.PIPE,  # at most a few lines
             text=True,
-            start_new_session=True,  # Ctrl-C is for the reply, not for the build
+            start_new_session=True,  # Ctrl-C is for the reply, not for the build; and the build may outlive the reply
         )
 
     def _finish(self) -> None:
         assert self._process is not None
-        assert self._folder is not None
         process, self._process = self._process, None
         _, errors = process.communicate()
-        built = Path(self._folder.name) / "library.so"
         try:
-            if process.returncode != 0:
-                if self._openmp:  # some compilers have no OpenMP: one thread is better than none
-                    self._folder.cleanup()
-                    return self._start(openmp=False)
-                last = "\n".join(errors.strip().splitlines()[-5:])
-                raise PackageError(f"{compiler()} failed with status {process.returncode}: {last}")
-            checksum = hashlib.sha256(built.read_bytes()).hexdigest()
-            os.replace(built, self.path)
-            note = built.with_suffix(".sha256")
-            note.write_text(checksum)
-            os.replace(note, self.path.with_suffix(".sha256"))
+            if process.returncode != 0 or not _intact(self.path):
+                raise PackageError(errors.strip() or f"the build of the kernels ended with {process.returncode}")
             self._library = _open(self.path)
         except (PackageError, OSError) as error:
             self.failure = str(error)
-        self._folder.cleanup()
-        self._folder = None
 
 
 def start_build() -> Build:

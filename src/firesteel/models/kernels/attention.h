@@ -22,7 +22,7 @@ struct Heads {
   int64_t group() const { return heads / kv_heads; }
 };
 
-struct Partial {       // of the rows of a wave; pair = (kv_head * kWave + row) * group + head
+struct Partial {       // of the rows of a wave; pair = (kv_head * rows of a wave + row) * group + head
   float* largest;      // [pairs, chunks]
   float* sums;         // [pairs, chunks]
   float* values;       // [pairs, chunks, dim]
