@@ -81,7 +81,7 @@ def width(
     modes: Annotated[str, typer.Option(help="Which of compiled and eager.")] = "compiled,eager",
     rows: Annotated[str, typer.Option(help="Rows of a forward.")] = "1,2,3,4,6,8,12,16,24,32,48,64",
     contexts: Annotated[str, typer.Option(help="Tokens in the cache.")] = "128,512,2048",
-    repeats: Annotated[int, typer.Option(help="Forwards per cell; the median counts.")] = 9,
+    repeats: Annotated[int, typer.Option(help="Forwards per cell; the median counts.")] = 7,
     llama_cpp: LlamaCpp = None,
     output: Annotated[Path | None, typer.Option(help="A folder for width.json, width.md and width.svg.")] = None,
     device: Device = None,
