@@ -44,7 +44,7 @@ fix: $(STAMP)  ## Mend what lint and formatting can mend
 	$(BIN)/ruff format .
 
 llama-cpp: $(STAMP)  ## Build llama.cpp, the peer that `bench width` measures beside us
-	scripts/build_llama_cpp.sh
+	PYTHON=$(BIN)/python scripts/build_llama_cpp.sh
 
 clean:  ## Remove .venv (what firesteel keeps lies in ~/.cache/firesteel)
 	rm -rf $(VENV)

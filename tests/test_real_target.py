@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -15,13 +17,19 @@ from firesteel.sampling import SamplingParams
 from firesteel.tree import TokenTree
 from tests import fixtures
 
-WIDTHS = (1, 2, 3, 5, 8, 16)
+# Eager forwards are several times slower and are tested at two widths here, at every width on small models.
+CASES = [("compiled", width) for width in (1, 2, 3, 5, 8, 16)] + [("eager", width) for width in (3, 16)]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=48)
 
 
-@pytest.fixture(scope="module", params=["eager", "compiled"])
+@cache
+def load_mode(mode: str) -> Model:
+    return Model.load(compiled=mode == "compiled")
+
+
+@pytest.fixture(params=["eager", "compiled"])
 def model(request: pytest.FixtureRequest) -> Model:
-    return Model.load(compiled=request.param == "compiled")
+    return load_mode(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -29,21 +37,23 @@ def plain() -> dict[str, list[int]]:
     """transformers' own greedy `generate`, on a model whose attention is transformers' own."""
     loaded = load()
     texts = {}
-    for name, ids in fixtures.encoded(Model.load(compiled=False)).items():
+    for name, ids in fixtures.encoded(load_mode("eager")).items():
         out = loaded.model.generate(torch.tensor([ids]), max_new_tokens=48, do_sample=False)
         texts[name] = out[0, len(ids) :].tolist()
     return texts
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_each_fixture_alone(model: Model, plain: dict[str, list[int]], width: int) -> None:
+@pytest.mark.parametrize(("mode", "width"), CASES)
+def test_each_fixture_alone(plain: dict[str, list[int]], mode: str, width: int) -> None:
+    model = load_mode(mode)
     for name, ids in fixtures.encoded(model).items():
         engine = model.engine("tree", width=width)
         assert model.complete(ids, GREEDY, engine).output == plain[name], (name, width)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_fixtures_as_a_batch_of_four(model: Model, plain: dict[str, list[int]], width: int) -> None:
+@pytest.mark.parametrize(("mode", "width"), CASES)
+def test_the_fixtures_as_a_batch_of_four(plain: dict[str, list[int]], mode: str, width: int) -> None:
+    model = load_mode(mode)
     engine = model.engine("tree", width=width, config=EngineConfig(slots=4))
     batch = [model.request(ids, GREEDY, name=name) for name, ids in fixtures.encoded(model).items()]
     for _ in engine.run(batch):
@@ -65,11 +75,11 @@ def test_probabilities_inside_a_block_are_those_of_a_forward_of_the_text(model: 
 
     ids = model.encode(fixtures.COIN)
     drafted = [*model.encode(" tails"), *model.encode("\ncoin:"), *model.encode(" heads")]
-    cache = new_cache(model.target, 1)
-    cache.reserve([cache.acquire()], [len(ids) + len(drafted)])
-    model.target.forward(pack([TokenTree.chain(ids[0], ids[1:-1])], [0], [0]), cache)
-    cache.commit([0], [np.arange(len(ids) - 1)])
-    logits, _ = model.target.forward(pack([TokenTree.chain(ids[-1], drafted)], [0], [len(ids) - 1]), cache)
+    kv = new_cache(model.target, 1)
+    kv.reserve([kv.acquire()], [len(ids) + len(drafted)])
+    model.target.forward(pack([TokenTree.chain(ids[0], ids[1:-1])], [0], [0]), kv)
+    kv.commit([0], [np.arange(len(ids) - 1)])
+    logits, _ = model.target.forward(pack([TokenTree.chain(ids[-1], drafted)], [0], [len(ids) - 1]), kv)
     reference = AutoModelForCausalLM.from_pretrained(model.loaded.folder, dtype=torch.float32)
     expected = reference(torch.tensor([ids + drafted])).logits[0, len(ids) - 1 :]
     torch.testing.assert_close(logits.softmax(-1), expected.softmax(-1), atol=1e-5, rtol=1e-3)
@@ -86,13 +96,13 @@ def test_sampled_text_is_that_of_plain_decoding(model: Model) -> None:
 
 def test_wide_and_narrow_rows_differ_by_rounding_only(model: Model) -> None:
     ids = fixtures.encoded(model)["F-prose"]
-    cache = new_cache(model.target, 1)
-    cache.reserve([cache.acquire()], [len(ids) + 8])
-    model.target.forward(pack([TokenTree.chain(ids[0], ids[1:-1])], [0], [0]), cache)
-    cache.commit([0], [np.arange(len(ids) - 1)])
+    kv = new_cache(model.target, 1)
+    kv.reserve([kv.acquire()], [len(ids) + 8])
+    model.target.forward(pack([TokenTree.chain(ids[0], ids[1:-1])], [0], [0]), kv)
+    kv.commit([0], [np.arange(len(ids) - 1)])
     one = TokenTree.root(ids[-1])
     eight = TokenTree.chain(ids[-1], [5, 6, 7, 8, 9, 10, 11])
-    narrow, wide = (model.target.forward(pack([tree], [0], [len(ids) - 1]), cache)[0][0] for tree in (one, eight))
+    narrow, wide = (model.target.forward(pack([tree], [0], [len(ids) - 1]), kv)[0][0] for tree in (one, eight))
     assert float((narrow - wide).abs().max()) < 1e-3
 
 

@@ -11,7 +11,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from firesteel.engine.engine import Engine, EngineConfig
 from firesteel.engine.request import Request
-from firesteel.models.target import TransformersTarget
+from firesteel.models.hf import TransformersTarget
 from firesteel.policy import make
 from firesteel.sampling import SamplingParams
 

@@ -7,7 +7,8 @@ import torch
 from transformers import GemmaConfig, LlamaConfig
 
 from firesteel.errors import UnsupportedModel
-from firesteel.models.compact import from_transformers, supports
+from firesteel.models.compact import supports
+from firesteel.models.weights import from_transformers
 from tests.models.forest import CONFIGS, cache, forest_of, pack, random_model, run
 
 BATCHES = {"one request": ([11], [7]), "wide": ([20], [40]), "three requests": ([3, 21, 12], [9, 1, 5])}

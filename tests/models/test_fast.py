@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from firesteel.models.compact import from_transformers
 from firesteel.models.fast import CompactTarget
+from firesteel.models.hf import TransformersTarget
 from firesteel.models.native import NativeDecoder
 from firesteel.models.package import start_build
 from firesteel.models.rows import pack
-from firesteel.models.target import Target, TargetShape, TransformersTarget, new_cache
+from firesteel.models.target import Target, TargetShape, new_cache
+from firesteel.models.weights import from_transformers
 from firesteel.tree import TokenTree
 from tests import toys
 

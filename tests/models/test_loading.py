@@ -35,7 +35,7 @@ def test_a_folder_is_a_target(folder: Path) -> None:
 
 def test_the_default_is_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first = loading.resolve(loading.DEFAULT_TARGET)
-    monkeypatch.setattr(loading, "GgufConfig", None)  # would fail if it were converted again
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)  # what converting again would call
     assert loading.resolve(loading.DEFAULT_TARGET) == first
 
 

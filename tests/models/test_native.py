@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from firesteel.errors import InvalidParameter, UnsupportedModel
-from firesteel.models.compact import Linear, from_transformers
+from firesteel.models.compact import Linear
 from firesteel.models.native import NativeDecoder, PackedWeights
 from firesteel.models.package import start_build
 from firesteel.models.quantize import Int8Linear, quantize, quantize_rows
+from firesteel.models.weights import from_transformers
 from tests.models.forest import CONFIGS, Request, cache, forest_of, pack, random_model, run
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from firesteel.models.compact import Linear, from_transformers
+from firesteel.models.compact import Linear
 from firesteel.models.quantize import (
     Int8Linear,
     activation_limit,
@@ -13,6 +13,7 @@ from firesteel.models.quantize import (
     quantize_rows,
     quantize_weight,
 )
+from firesteel.models.weights import from_transformers
 from tests.models.forest import forest_of, random_model, run
 
 

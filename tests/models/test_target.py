@@ -9,8 +9,9 @@ import transformers
 
 from firesteel.engine.drafter import Adversary, Replay
 from firesteel.errors import UnsupportedModel
+from firesteel.models.hf import TransformersTarget
 from firesteel.models.rows import pack
-from firesteel.models.target import TransformersTarget, new_cache, refuse_reason
+from firesteel.models.target import new_cache, refuse_reason
 from firesteel.tree import Source, TokenTree
 from tests import toys
 

@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from firesteel.errors import UnsupportedModel
-
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """Rotary types whose frequencies do not depend on the sequence's length."""
@@ -215,77 +213,3 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary embedding of x [N, heads, D] by cos, sin [N, 1, D/2]: the halves of a head are the pairs' two parts."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
-
-
-def from_transformers(model: Any, *, taps: Sequence[int] = ()) -> CompactDecoder:
-    """The compact decoder of a transformers causal language model; embeddings and norms are shared, not copied.
-
-    `taps` are the layers (0-based) whose outputs the forward returns as features.
-    Raises UnsupportedModel where `supports(model.config)` says why not, or where a tap is no layer.
-    """
-    config = model.config
-    if reason := supports(config):
-        raise UnsupportedModel(reason)
-    if bad := [tap for tap in taps if not 0 <= tap < config.num_hidden_layers]:
-        raise UnsupportedModel(f"layer {bad[0]} cannot be tapped: the model has {config.num_hidden_layers} layers")
-    base = model.model
-    first = base.layers[0].self_attn
-    shape = Shape(
-        layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_dim=first.head_dim,
-        intermediate=config.intermediate_size,
-        vocab=base.embed_tokens.weight.shape[0],
-        eps=config.rms_norm_eps,
-        rope_scale=float(base.rotary_emb.attention_scaling),
-        windows=_windows(config),
-        taps=tuple(taps),
-    )
-    layers = [_layer(shape, layer) for layer in base.layers]
-    embed, head = base.embed_tokens.weight.detach(), model.lm_head
-    return CompactDecoder(
-        shape, embed, layers, _norm(base.norm, shape.eps), _fused(head), base.rotary_emb.inv_freq
-    ).eval()
-
-
-def _windows(config: Any) -> tuple[int | None, ...]:
-    count, window = config.num_hidden_layers, getattr(config, "sliding_window", None)
-    types = getattr(config, "layer_types", None)
-    if types is None:  # Mistral: all layers slide, or none
-        return (window,) * count
-    return tuple(window if kind == "sliding_attention" else None for kind in types)
-
-
-def _layer(shape: Shape, layer: Any) -> Layer:
-    attention, mlp = layer.self_attn, layer.mlp
-    qk_norms = hasattr(attention, "q_norm")
-    return Layer(
-        shape,
-        {
-            "input_norm": _norm(layer.input_layernorm, shape.eps),
-            "qkv": _fused(attention.q_proj, attention.k_proj, attention.v_proj),
-            "q_norm": _norm(attention.q_norm, shape.eps) if qk_norms else None,
-            "k_norm": _norm(attention.k_norm, shape.eps) if qk_norms else None,
-            "o": _fused(attention.o_proj),
-            "post_norm": _norm(layer.post_attention_layernorm, shape.eps),
-            "gate_up": _fused(mlp.gate_proj, mlp.up_proj),
-            "down": _fused(mlp.down_proj),
-        },
-    )
-
-
-def _norm(norm: Any, eps: float) -> RMSNorm:
-    return RMSNorm(norm.weight.detach(), eps)
-
-
-def _fused(*parts: Any) -> Linear:
-    """One Linear whose outputs are those of the parts side by side; a single part's weight is shared."""
-    weights = [part.weight.detach() for part in parts]
-    biases = [part.bias.detach() for part in parts if part.bias is not None]
-    if biases and len(biases) != len(parts):
-        biases = [torch.zeros_like(p.weight[:, 0]) if p.bias is None else p.bias.detach() for p in parts]
-    if len(parts) == 1:
-        return Linear(weights[0], biases[0] if biases else None)
-    return Linear(torch.cat(weights), torch.cat(biases) if biases else None)

