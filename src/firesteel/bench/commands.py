@@ -45,7 +45,7 @@ def decode(
     max_tokens: MaxTokens = 128,
     temperature: Temperature = 0.0,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
-    output: Annotated[Path | None, typer.Option(help="A folder for decode-DTYPE.json and decode-DTYPE.md.")] = None,
+    output: Annotated[Path | None, typer.Option(help="A folder for decode-DTYPE.json and .md.")] = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
@@ -70,7 +70,8 @@ def decode(
     }
     result = {"command": _command(), **summary(model, arms, settings)}
     if output is not None:
-        write(result, output, f"decode-{dtype}", f"Decode speed by policy, {dtype}", decode_tables(result))
+        name = f"decode-{dtype}" + (f"-t{temperature:g}" if temperature else "")
+        write(result, output, name, f"Decode speed by policy, {dtype}, T = {temperature:g}", decode_tables(result))
     print_text(json.dumps(result) + "\n" if as_json else decode_tables(result) + "\n")
 
 
