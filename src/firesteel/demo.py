@@ -59,8 +59,8 @@ def compare(
 ) -> Comparison:
     """Decode plainly, then with `engine`; on a console both texts grow side by side."""
     plain_engine = model.engine("off")
-    for warm in (plain_engine, engine):  # the first forwards pay for what all later ones use
-        model.complete(ids[-2:], SamplingParams(temperature=0.0, max_tokens=2), warm)
+    # The first forwards pay for what all later ones use: buffers, pages, caches.
+    model.complete(ids, SamplingParams(temperature=0.0, max_tokens=2), plain_engine)
     if console is None:
         return Comparison(model.complete(ids, params, plain_engine), model.complete(ids, params, engine))
     with SideBySide(console, "plain", f"speculative ({engine.policy.name}, {engine.drafter.name})") as panes:

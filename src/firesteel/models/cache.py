@@ -74,7 +74,8 @@ class KVCache:
         need_slots = max(slots) + 1
         if longest <= capacity and need_slots <= held:
             return
-        capacity = max(capacity, longest if longest <= capacity else max(longest, 2 * capacity))
+        if longest > capacity:
+            capacity = max(longest, 2 * capacity)
         new_slots = held if need_slots <= held else min(self.slots, max(need_slots, 2 * held))
         for name in ("keys", "values"):
             old, new = getattr(self, name), self._zeros(new_slots, capacity)
