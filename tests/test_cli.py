@@ -68,6 +68,7 @@ def config_file(folder: Path, text: str) -> str:
         (["generate", "hi", "--policy", "trea"], "did you mean 'tree'"),
         (["generate", "hi", "--width", "65"], "65"),
         (["generate", "hi", "--dtype", "fp23"], "did you mean 'fp32'"),
+        (["generate", "hi", "--drafter", "ngrams"], "did you mean 'ngram'"),
         (["generate", "hi", "--temperature", "-1"], "temperature = -1.0"),
         (["generate", "hi", "--top-p", "1.5"], "top_p = 1.5"),
         (["bench", "decode", "--prompts", "nowhere"], "nowhere"),

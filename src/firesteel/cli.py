@@ -19,6 +19,7 @@ from firesteel.options import (
     Compiled,
     Config,
     Device,
+    DrafterName,
     Dtype,
     MaxTokens,
     PolicyName,
@@ -26,6 +27,7 @@ from firesteel.options import (
     Target,
     Temperature,
     Width,
+    check_drafter,
     err,
     load_model,
     out,
@@ -49,6 +51,7 @@ def generate(
     compiled: Compiled = None,
     policy: PolicyName = "auto",
     width: Width = None,
+    drafter: DrafterName = None,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.0,
     top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this mass.")] = 1.0,
@@ -88,6 +91,7 @@ def generate(
         ignore_eos=ignore_eos,
     )
     make(policy, width=width)
+    check_drafter(drafter)
 
     from firesteel.demo import compare as compare_both
     from firesteel.demo import speed

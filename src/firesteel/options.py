@@ -22,6 +22,7 @@ out, err = Console(), Console(stderr=True)
 Target = Annotated[str, typer.Option(help="A model folder, a .gguf file, a hub id, or the default's name.")]
 Dtype = Annotated[str, typer.Option(help="fp32, bf16 or int8.")]
 PolicyName = Annotated[str, typer.Option("--policy", help="auto, off, chain or tree.")]
+DrafterName = Annotated[str | None, typer.Option("--drafter", help="What drafts: ngram, the request's own text.")]
 Width = Annotated[int | None, typer.Option(help="Rows of a verify: exactly for chain and tree, at most for auto.")]
 MaxTokens = Annotated[int, typer.Option(help="Most tokens of a reply.")]
 Seed = Annotated[int | None, typer.Option(help="Makes sampled text repeatable.")]
@@ -42,6 +43,12 @@ def load_model(target: str, dtype: str, device: str | None, compiled: bool | Non
     from firesteel.model import Model
 
     return Model.load(target, dtype=dtype, device=device, compiled=compiled, say=lambda line: err.print(line))
+
+
+def check_drafter(name: str | None) -> None:
+    """Raise unless a drafter of this name exists. N-grams need none: they come from the request's own text."""
+    if name not in (None, "ngram"):
+        raise unknown("drafter", str(name), ("ngram",))
 
 
 def print_text(text: str) -> None:

@@ -60,3 +60,20 @@ def test_prompts_and_token_ids_are_checked(folder: Path) -> None:
         model.request([49152], SamplingParams())
     with pytest.raises(InvalidParameter, match="60000"):
         model.request([1], SamplingParams(logit_bias={60000: 1.0}))
+
+
+def test_an_interrupt_ends_a_reply_with_what_there_is(folder: Path) -> None:
+    model, seen = Model.load(str(folder), compiled=False), []
+
+    def interrupted(text: str) -> None:
+        seen.append(text)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    engine = model.engine("off")
+    params = SamplingParams(temperature=0.0, max_tokens=50, ignore_eos=True)
+    request = model.complete(model.encode("one two"), params, engine, interrupted)
+    assert len(request.output) == 3
+    assert request.finish_reason == "abort"
+    assert "".join(seen) == request.text.text
+    assert engine.cache.free_slots == engine.cache.slots

@@ -84,7 +84,9 @@ def width(
     contexts: Annotated[str, typer.Option(help="Tokens in the cache.")] = "128,512,2048",
     repeats: Annotated[int, typer.Option(help="Forwards per cell; the median counts.")] = 7,
     llama_cpp: LlamaCpp = None,
-    output: Annotated[Path | None, typer.Option(help="A folder for width.json, width.md and width.svg.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="A folder for width.json, .md and .svg; by default firesteel's cache folder.")
+    ] = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
@@ -92,6 +94,7 @@ def width(
     from firesteel.bench.machine import machine
     from firesteel.bench.report import width_tables, write_width
     from firesteel.bench.width import measure
+    from firesteel.paths import cache_folder
 
     counts = [_numbers(rows, "rows"), _numbers(contexts, "contexts")]
     chosen = [(mode, dtype) for dtype in dtypes.split(",") for mode in modes.split(",")]
@@ -99,8 +102,9 @@ def width(
         task = progress.add_task("forwards", total=None)
         records = measure(target, chosen, *counts, repeats, llama_cpp, device, lambda: progress.advance(task))
     result = {"machine": machine(), "command": _command(), "records": records}
-    if output is not None:
-        write_width(result, output)
+    output = output or cache_folder("results")
+    write_width(result, output)
+    err.print(f"written to {output}")
     print_text(json.dumps(result) + "\n" if as_json else width_tables(records) + "\n")
 
 
