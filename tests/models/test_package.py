@@ -8,6 +8,7 @@ import pytest
 
 from firesteel.errors import PackageError
 from firesteel.models import package
+from firesteel.paths import cache_folder
 
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler")
 TINY = 'extern "C" int firesteel_version() { return %d; }'
@@ -36,7 +37,7 @@ def test_built_once_then_found(sandbox):
     again = package.start_build()
     assert again.ready()  # at once: nothing was started
     assert "ready" in again.progress()
-    assert sorted(f.suffix for f in package.folder().iterdir()) == [".sha256", ".so"]
+    assert sorted(f.suffix for f in cache_folder("packages").iterdir()) == [".sha256", ".so"]
 
 
 @needs_compiler
@@ -66,7 +67,7 @@ def test_a_failed_build_says_why(sandbox):
         build.library()
     assert not build.ready()
     assert "failed" in build.progress()
-    assert list(package.folder().iterdir()) == []
+    assert list(cache_folder("packages").iterdir()) == []
 
 
 @needs_compiler
@@ -81,7 +82,7 @@ def test_a_stopped_build_leaves_nothing(sandbox):
     build = package.start_build()
     build.stop()
     assert not build.ready()
-    assert list(package.folder().iterdir()) == []
+    assert list(cache_folder("packages").iterdir()) == []
 
 
 def test_without_a_compiler_the_reason_is_given(sandbox, monkeypatch):

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from firesteel.bench import peers
+from firesteel.bench.peers import CONTEXTS, ROWS
 from firesteel.errors import unknown
 from firesteel.model import Model
 from firesteel.models.cache import KVCache
@@ -19,8 +20,6 @@ from firesteel.models.rows import pack
 from firesteel.models.target import Target, new_cache
 from firesteel.tree import Source, TokenTree
 
-ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-CONTEXTS = (128, 512, 2048)
 MODES = ("compiled", "eager")
 
 

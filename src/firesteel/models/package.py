@@ -34,11 +34,6 @@ FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-mat
 USUAL_SECONDS = 20
 
 
-def folder() -> Path:
-    """Where packages live: `packages` in firesteel's cache folder."""
-    return cache_folder("packages")
-
-
 @functools.cache
 def compiler() -> str:
     """Path of a C++ compiler: $CXX, c++, g++ or clang++. Raises PackageError when there is none."""
@@ -84,7 +79,7 @@ def key() -> str:
 
 def path() -> Path:
     """Where this machine's package is or will be."""
-    return folder() / f"kernels-{key()}.so"
+    return cache_folder("packages") / f"kernels-{key()}.so"
 
 
 class Build:
