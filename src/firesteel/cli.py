@@ -231,9 +231,11 @@ def doctor(target: Target = DEFAULT_TARGET, as_json: AsJson = False) -> None:
         out.print(f"{name:20} {', '.join(value) if isinstance(value, list) else value}")
     out.print(f"{'memory reads':20} {facts['read_bandwidth_gb_per_s']:.1f} GB/s")
     for dtype, ceiling in facts["ceiling_tokens_per_s"].items():
-        out.print(f"{'ceiling ' + dtype:20} {ceiling:.0f} tokens/s plain: every token reads every weight of {target}")
+        out.print(
+            f"{'ceiling ' + dtype:20} {ceiling:.0f} tokens/s plain: every token reads every weight", soft_wrap=True
+        )
     for line in facts["advice"]:
-        out.print(f"slow here: {line}")
+        out.print(f"slow here: {line}", soft_wrap=True)
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ def advice() -> list[str]:
         found.append("no bf16 instructions: bf16 halves the memory a forward reads but computes in fp32")
     if not torch.cuda.is_available() and not sets & {"avx512_vnni", "amx_int8"}:
         found.append(
-            "no VNNI instructions: int8 products take three instructions instead of one, so wide verifies gain less"
+            "no VNNI instructions: an int8 product takes two instructions instead of one, so wide verifies gain less"
         )
     if torch.get_num_threads() == 1:
         found.append("one thread: the memory's bandwidth is probably not reached")
