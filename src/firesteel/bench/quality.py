@@ -6,6 +6,7 @@ scored token has at least 256 tokens before it.
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor
 from firesteel.bench import peers
 from firesteel.bench.prompts import held_out
 from firesteel.model import Model
+from firesteel.models.quantize import mean_kl
 from firesteel.models.rows import pack
 from firesteel.models.target import Target, new_cache
 from firesteel.tree import TokenTree
@@ -52,9 +54,9 @@ def measure(
         model = Model.load(target, dtype=dtype, compiled=True)
         kl, same = [], []
         for text in texts:
-            p, q = score(reference.target, text).log_softmax(-1), score(model.target, text).log_softmax(-1)
-            kl.append((p.exp() * (p - q)).sum(-1).mean())
-            same.append((p.argmax(-1) == q.argmax(-1)).float().mean())
+            p, q = score(reference.target, text), score(model.target, text)
+            kl.append(mean_kl(p, q))
+            same.append(float((p.argmax(-1) == q.argmax(-1)).float().mean()))
             on_window()
         records.append(
             {
@@ -62,8 +64,8 @@ def measure(
                 "mode": "compiled",
                 "dtype": dtype,
                 "tokens": windows * WINDOW // 2,
-                "mean_kl": float(torch.stack(kl).mean()),
-                "same_top": float(torch.stack(same).mean()),
+                "mean_kl": statistics.mean(kl),
+                "same_top": statistics.mean(same),
             }
         )
     if llama_cpp or (llama_cpp is None and peers.is_built()):

@@ -31,6 +31,14 @@ class TextSink(Protocol):
         """Take one token; True when a stop string is complete."""
         ...
 
+    def close(self) -> None:
+        """No more tokens come."""
+        ...
+
+    def delta(self) -> str:
+        """Text that is new since the last call."""
+        ...
+
 
 @dataclass
 class Speculation:

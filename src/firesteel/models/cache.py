@@ -47,12 +47,6 @@ class KVCache:
         """Slots that nobody holds."""
         return len(self._free)
 
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes that one place of one slot takes."""
-        layers, kv_heads, head_dim = self._shape
-        return 2 * layers * kv_heads * head_dim * self.keys.element_size()
-
     def acquire(self) -> int:
         """The lowest free slot, empty: low slots keep a batch's K/V contiguous.
 

@@ -99,7 +99,7 @@ class Modes:
         return self._over(NativeDecoder(self._compact(), build))
 
     def _over(self, decoder: CompactDecoder | NativeDecoder) -> Target:
-        # int8 too keeps its cache in bf16: it changes the mean KL to fp32 by a hundredth part and halves what
+        # int8 too keeps its cache in bf16: the weights' own error is far larger, and it halves what
         # attention reads.
         cache_dtype = torch.float32 if self._dtype == "fp32" else torch.bfloat16
         return CompactTarget(decoder, self._shape, cache_dtype, self._loaded.device)
