@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
+from firesteel.models.rows import PackedRows
+
 SMALL = {
     "vocab_size": 97,
     "hidden_size": 48,
@@ -83,8 +85,8 @@ def random_tree(anchor_parent: int, rows: int, generator: torch.Generator) -> li
     return parents
 
 
-def pack(requests: list[Request], rows: list[list[int]], multiple: int = 64) -> dict[str, Tensor]:
-    """The tensors of `PackedRows` for the given places of each request, as keyword arguments of the decoder."""
+def pack(requests: list[Request], rows: list[list[int]], multiple: int = 64) -> PackedRows:
+    """The rows at the given places of each request; request b has slot b."""
     width = max(len(r) for r in rows)
     length = -(-max(len(r.tokens) for r in requests) // multiple) * multiple
     table = torch.zeros(len(requests), width, dtype=torch.long)
@@ -105,12 +107,17 @@ def pack(requests: list[Request], rows: list[list[int]], multiple: int = 64) -> 
             positions.append(len(path) - 1)
             slots.append(slot)
             places.append(place)
-    arrays = {"tokens": tokens, "positions": positions, "slots": slots, "places": places, "flat": flat}
-    return {k: torch.tensor(v) for k, v in arrays.items()} | {
-        "table": table,
-        "mask": mask,
-        "key_positions": key_positions,
-    }
+    return PackedRows(
+        tokens=torch.tensor(tokens),
+        positions=torch.tensor(positions),
+        slots=torch.tensor(slots),
+        places=torch.tensor(places),
+        table=table,
+        flat=torch.tensor(flat),
+        mask=mask,
+        key_positions=key_positions,
+        first_slot=0,
+    )
 
 
 def cache(shape: Any, slots: int, capacity: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -140,8 +147,8 @@ def run(model: Any, shape: Any, requests: list[Request], prompts: list, rows: li
     full = [list(r.tokens) for r in requests], [list(r.parents) for r in requests]
     for request, prompt in zip(requests, prompts, strict=True):  # the context must not know of the tree yet
         del request.tokens[len(prompt) :], request.parents[len(prompt) :]
-    model(**pack(requests, prompts), keys=keys, values=values)
+    model(pack(requests, prompts), keys, values)
     for request, tokens, parents in zip(requests, *full, strict=True):
         request.tokens, request.parents = tokens, parents
     with torch.inference_mode():
-        return model(**pack(requests, rows), keys=keys, values=values)
+        return model(pack(requests, rows), keys, values)

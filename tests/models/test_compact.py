@@ -8,6 +8,7 @@ from transformers import GemmaConfig, LlamaConfig
 
 from firesteel.errors import UnsupportedModel
 from firesteel.models.compact import supports
+from firesteel.models.rows import PackedRows
 from firesteel.models.weights import from_transformers
 from tests.models.forest import CONFIGS, cache, forest_of, pack, random_model, run
 
@@ -62,27 +63,40 @@ def test_an_unknown_family_is_refused_with_a_reason():
         from_transformers(random_model("llama"), taps=[9])
 
 
+ROWS = ("tokens", "positions", "slots", "places", "table", "flat", "mask", "key_positions")
+
+
+class Exportable(torch.nn.Module):
+    """A compact decoder whose arguments are tensors."""
+
+    def __init__(self, decoder) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, rows: dict[str, torch.Tensor], keys: torch.Tensor, values: torch.Tensor):
+        return self.decoder(PackedRows(**rows, first_slot=0), keys, values)
+
+
 def test_it_can_be_exported():
     """The graph takes any number of rows: an accidental int() of a size would fix it to the example's."""
     compact = from_transformers(random_model("qwen3"), taps=(1,))
     requests, _, rows = forest_of(97, [5, 90], [3, 4])
-    keys, values = cache(compact.shape, 2, 192)
-    inputs = pack(requests, rows) | {"keys": keys, "values": values}
+    packed = pack(requests, rows)
+    inputs = ({name: getattr(packed, name) for name in ROWS}, *cache(compact.shape, 2, 192))
     n, b, r = (torch.export.Dim(name, min=2) for name in ("n", "b", "r"))
     s, c = 64 * torch.export.Dim("s64", min=1), torch.export.Dim("c", min=65)
     dims = {
-        **{key: {0: n} for key in ("tokens", "positions", "slots", "places", "flat")},
+        **{name: {0: n} for name in ROWS},
         "table": {0: b, 1: r},
         "mask": {0: b, 1: r, 2: s},
         "key_positions": {0: b, 1: s},
-        "keys": {0: b, 3: c},
-        "values": {0: b, 3: c},
     }
-    exported = torch.export.export(compact, (), inputs, dynamic_shapes=dims).module()
+    kv = {0: b, 3: c}
+    exported = torch.export.export(Exportable(compact), inputs, dynamic_shapes=(dims, kv, kv)).module()
     other, _, _ = forest_of(97, [30, 2, 70], [5, 9, 1])
     mine, theirs = cache(compact.shape, 3, 256), cache(compact.shape, 3, 256)
-    inputs = pack(other, [list(range(len(o.tokens))) for o in other])
-    got = exported(**inputs, keys=mine[0], values=mine[1])
-    want = compact(**inputs, keys=theirs[0], values=theirs[1])
+    packed = pack(other, [list(range(len(o.tokens))) for o in other])
+    got = exported({name: getattr(packed, name) for name in ROWS}, *mine)
+    want = compact(packed, *theirs)
     assert torch.allclose(got[0], want[0], atol=1e-5)
     assert torch.equal(mine[0], theirs[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -123,7 +124,7 @@ def test_narrow_and_wide_verifies_agree_bit_for_bit(build, kind):
             step = min(context, total) - done if done < context else min(width, total - done)
             rows = requests[0].grow(list(range(done - 1, done + step - 1)), tokens[done : done + step])
             rows = [rows, *([0] for _ in requests[1:])]
-            out, _ = decoder(**pack(requests, rows, multiple), keys=keys, values=values)
+            out, _ = decoder(pack(requests, rows, multiple), keys, values)
             if done >= context:
                 logits.append(out[:step])
             done += step
@@ -144,29 +145,30 @@ def test_a_bfloat16_cache_and_rows_to_keep(build):
     assert torch.allclose(got, want, atol=2e-2)
     assert not torch.equal(got, want)
     keys, values = cache(decoder.shape, 2, 64)
-    inputs = pack(requests, rows) | {"keys": keys, "values": values}
+    packed = pack(requests, rows)
     keep = torch.tensor([7, 0])
     for model in (decoder, native):
-        assert torch.allclose(model(**inputs, keep=keep)[0], model(**inputs)[0][keep], atol=1e-5)
+        everything, _ = model(packed, keys, values)
+        assert torch.allclose(model(packed, keys, values, keep)[0], everything[keep], atol=1e-5)
 
 
 def test_no_rows_and_rows_out_of_range(build):
     decoder = NativeDecoder(decoder_of("fp32"), build)
     requests, _, rows = forest_of(97, [5], [3])
-    inputs = pack(requests, rows)
+    packed = pack(requests, rows)
     keys, values = cache(decoder.shape, 1, 64)
-    empty = {k: v[:0] for k, v in inputs.items() if k in ("tokens", "positions", "slots", "places", "flat")}
-    logits, features = decoder(**inputs | empty, keys=keys, values=values)
+    empty = {name: getattr(packed, name)[:0] for name in ("tokens", "positions", "slots", "places", "flat")}
+    logits, features = decoder(replace(packed, **empty), keys, values)
     assert logits.shape == (0, 97)
     assert features.shape == (0, 0)
     for name, value in {"tokens": 97, "slots": 1, "places": 64, "flat": 3}.items():
-        broken = inputs | {name: torch.full_like(inputs[name], value)}
+        broken = replace(packed, **{name: torch.full_like(getattr(packed, name), value)})
         with pytest.raises(InvalidParameter, match="out of its range"):
-            decoder(**broken, keys=keys, values=values)
+            decoder(broken, keys, values)
     with pytest.raises(InvalidParameter, match="length"):
-        decoder(**inputs, keys=keys[:, :, :, :32].contiguous(), values=values[:, :, :, :32].contiguous())
+        decoder(packed, keys[:, :, :, :32].contiguous(), values[:, :, :, :32].contiguous())
     with pytest.raises(InvalidParameter, match="contiguous"):
-        decoder(**inputs, keys=keys.transpose(1, 2), values=values)
+        decoder(packed, keys.transpose(1, 2), values)
 
 
 def test_a_head_of_odd_size_is_refused(build):

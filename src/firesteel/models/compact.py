@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from firesteel.models.rows import PackedRows
+
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """Rotary types whose frequencies do not depend on the sequence's length."""
@@ -91,10 +93,7 @@ class Step:
 
     cos: Tensor  # [N, 1, D/2]
     sin: Tensor  # [N, 1, D/2]
-    slots: Tensor  # int64 [N]
-    places: Tensor  # int64 [N]
-    table: Tensor  # int64 [B, R]
-    flat: Tensor  # int64 [N]
+    rows: PackedRows
 
 
 class Layer(nn.Module):
@@ -124,31 +123,32 @@ class Layer(nn.Module):
         if self.q_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotate(q, step.cos, step.sin), rotate(k, step.cos, step.sin)
-        keys[step.slots, index, :, step.places] = k.to(keys.dtype)
-        values[step.slots, index, :, step.places] = v.to(values.dtype)
-        x = x + self.o(self.attend(q, keys[:, index], values[:, index], mask, step))
+        slots, places = step.rows.slots, step.rows.places
+        keys[slots, index, :, places] = k.to(keys.dtype)
+        values[slots, index, :, places] = v.to(values.dtype)
+        x = x + self.o(self.attend(q, keys[:, index], values[:, index], mask, step.rows))
         gate, up = self.gate_up(self.post_norm(x)).chunk(2, dim=-1)
         return x + self.down(F.silu(gate) * up)
 
-    def attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, step: Step) -> Tensor:
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, rows: PackedRows) -> Tensor:
         """Attention of rows q [N, heads, D] over keys, values [B, kv_heads, capacity, D] -> [N, heads * D].
 
         The query heads of a group become rows of one product with their key head: K and V are read once, unrepeated.
         """
         s = self.shape
-        slots, rows = step.table.shape
-        q = q[step.table.flatten()].reshape(slots, rows, s.kv_heads, s.group, s.head_dim)
-        q = q.permute(0, 2, 3, 1, 4).reshape(slots, s.kv_heads, s.group * rows, s.head_dim)
+        batch, most = rows.table.shape
+        q = q[rows.table.flatten()].reshape(batch, most, s.kv_heads, s.group, s.head_dim)
+        q = q.permute(0, 2, 3, 1, 4).reshape(batch, s.kv_heads, s.group * most, s.head_dim)
         length = mask.shape[-1]
         out = F.scaled_dot_product_attention(
             q, keys[:, :, :length].to(q.dtype), values[:, :, :length].to(q.dtype), attn_mask=mask
         )
-        out = out.reshape(slots, s.kv_heads, s.group, rows, s.head_dim).permute(0, 3, 1, 2, 4)
-        return out.reshape(slots * rows, s.heads * s.head_dim)[step.flat]
+        out = out.reshape(batch, s.kv_heads, s.group, most, s.head_dim).permute(0, 3, 1, 2, 4)
+        return out.reshape(batch * most, s.heads * s.head_dim)[rows.flat]
 
 
 class CompactDecoder(nn.Module):
-    """The whole decoder over flat rows. Call it with the tensors of `PackedRows`; see `forward`."""
+    """The whole decoder over flat rows. See `forward`."""
 
     def __init__(
         self, shape: Shape, embed: Tensor, layers: Sequence[Layer], norm: RMSNorm, head: nn.Module, inv_freq: Tensor
@@ -163,14 +163,7 @@ class CompactDecoder(nn.Module):
 
     def forward(
         self,
-        tokens: Tensor,  # int64 [N]
-        positions: Tensor,  # int64 [N]
-        slots: Tensor,  # int64 [N]
-        places: Tensor,  # int64 [N]
-        table: Tensor,  # int64 [B, R]
-        flat: Tensor,  # int64 [N]
-        mask: Tensor,  # bool [B, R, S]
-        key_positions: Tensor,  # int64 [B, S]
+        rows: PackedRows,
         keys: Tensor,  # [B, layers, kv_heads, capacity, D], written in place
         values: Tensor,  # [B, layers, kv_heads, capacity, D], written in place
         keep: Tensor | None = None,  # int64 [M]: rows whose logits are wanted
@@ -179,34 +172,21 @@ class CompactDecoder(nn.Module):
 
         Needs 1 <= N and S <= capacity; the caller looks after both.
         """
-        angles = positions[:, None].float() * self.inv_freq  # [N, D/2]
+        angles = rows.positions[:, None].float() * self.inv_freq  # [N, D/2]
         dtype = self.embed.dtype
         step = Step(
             (angles.cos() * self.shape.rope_scale).to(dtype)[:, None],
             (angles.sin() * self.shape.rope_scale).to(dtype)[:, None],
-            slots,
-            places,
-            table,
-            flat,
+            rows,
         )
-        masks = {
-            window: self._mask(mask, window, positions[table], key_positions)
-            for window in dict.fromkeys(self.shape.windows)
-        }
-        x = F.embedding(tokens, self.embed)
+        x = F.embedding(rows.tokens, self.embed)
         taps = {}
         for index, (layer, window) in enumerate(zip(self.layers, self.shape.windows, strict=True)):
-            x = layer(x, step, masks[window], keys, values, index)
+            x = layer(x, step, rows.folded_mask(self.shape.group, window), keys, values, index)
             if index in self.shape.taps:
                 taps[index] = x
         features = torch.cat([taps[i] for i in self.shape.taps], dim=-1) if taps else x[:, :0]
         return self.head(self.norm(x if keep is None else x[keep])).float(), features
-
-    def _mask(self, mask: Tensor, window: int | None, positions: Tensor, key_positions: Tensor) -> Tensor:
-        """mask [B, R, S], narrowed to a sliding window of positions, once per head of a group: [B, 1, group * R, S]."""
-        if window is not None:
-            mask = mask & (positions[:, :, None] - key_positions[:, None, :] < window)
-        return mask.repeat(1, self.shape.group, 1)[:, None]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

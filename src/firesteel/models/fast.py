@@ -35,16 +35,4 @@ class CompactTarget:
     @torch.inference_mode()
     def forward(self, rows: PackedRows, cache: KVCache, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """See `Target.forward`."""
-        return self._decoder(
-            rows.tokens,
-            rows.positions,
-            rows.slots,
-            rows.places,
-            rows.table,
-            rows.flat,
-            rows.mask,
-            rows.key_positions,
-            cache.keys[rows.slot_range],
-            cache.values[rows.slot_range],
-            keep,
-        )
+        return self._decoder(rows, cache.keys[rows.slot_range], cache.values[rows.slot_range], keep)

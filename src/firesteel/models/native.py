@@ -14,6 +14,7 @@ from firesteel.errors import InvalidParameter, UnsupportedModel
 from firesteel.models.compact import CompactDecoder, Layer, Linear, Shape
 from firesteel.models.package import Build
 from firesteel.models.quantize import Int8Linear
+from firesteel.models.rows import PackedRows
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 TILE = 16
@@ -191,14 +192,7 @@ class NativeDecoder:
 
     def __call__(
         self,
-        tokens: Tensor,  # int64 [N]
-        positions: Tensor,  # int64 [N]
-        slots: Tensor,  # int64 [N]
-        places: Tensor,  # int64 [N]
-        table: Tensor,  # int64 [B, R]
-        flat: Tensor,  # int64 [N]
-        mask: Tensor,  # bool [B, R, S]
-        key_positions: Tensor,  # int64 [B, S]
+        rows: PackedRows,
         keys: Tensor,  # fp32 or bf16 [B, layers, kv_heads, capacity, D], written in place
         values: Tensor,  # the same
         keep: Tensor | None = None,  # int64 [M], at most N: rows whose logits are wanted
@@ -207,8 +201,7 @@ class NativeDecoder:
 
         Raises InvalidParameter for an index out of its range or a cache that is not contiguous.
         """
-        del table  # `flat` says the same
-        n, s = tokens.shape[0], self.shape
+        n, s = rows.tokens.shape[0], self.shape
         kept = n if keep is None else keep.shape[0]
         logits = torch.empty(kept, s.vocab)
         features = torch.empty(n, len(s.taps) * s.hidden)
@@ -218,7 +211,11 @@ class NativeDecoder:
             raise InvalidParameter("the cache's keys and values must be contiguous and of one dtype")
         if keys.dtype not in (torch.float32, torch.bfloat16):
             raise InvalidParameter(f"the kernels keep a cache in fp32 or bf16, not {keys.dtype}")
-        given = (tokens, positions, slots, places, flat, keep, mask, key_positions)
+        # In the order of `Call`; `rows.table` says what `rows.flat` does.
+        given = (
+            *(rows.tokens, rows.positions, rows.slots, rows.places),
+            *(rows.flat, keep, rows.mask, rows.key_positions),
+        )
         inputs = [None if x is None else x.contiguous() for x in given]  # alive until the call returns
         call = Call(
             *(None if x is None else x.data_ptr() for x in inputs),
@@ -229,9 +226,7 @@ class NativeDecoder:
             self.seconds if self.timed else None,
             n,
             kept,
-            mask.shape[0],
-            mask.shape[1],
-            mask.shape[2],
+            *rows.mask.shape,
             keys.shape[3],
             KINDS[keys.dtype],
             self.threads,
