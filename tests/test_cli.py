@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from firesteel.models.loading import default_file
+from firesteel.default_target import default_file
 
 
 def firesteel(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

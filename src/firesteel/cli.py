@@ -12,9 +12,9 @@ import typer
 from rich.markup import escape
 
 from firesteel.bench.commands import app as bench
+from firesteel.default_target import DEFAULT_TARGET
 from firesteel.errors import FiresteelError
 from firesteel.options import (
-    DEFAULT_TARGET,
     AsJson,
     Compiled,
     Config,

@@ -7,7 +7,9 @@ FiresteelError                  exit code 2 on the command line, never a traceba
 ├── PromptTooLong               the prompt leaves no room in the context
 ├── OutOfSlots                  the cache cannot hold the request at all
 ├── PackageError                a compiled package could not be built or loaded
+├── DamagedData                 a data file that is not what it should be
 ├── MissingTool                 an outside program is not installed
+├── PeerError                   an outside program that we measure ourselves against failed
 └── LosslessViolation           a rule applied to a tree for which it is biased
 """
 
@@ -45,8 +47,16 @@ class PackageError(FiresteelError):
     """A compiled package could not be built or loaded; the eager path goes on."""
 
 
+class DamagedData(FiresteelError, ValueError):
+    """A data file that cannot be read or contradicts itself; the message names the file and the record."""
+
+
 class MissingTool(FiresteelError):
     """An outside program is needed and absent; the message says how to get it."""
+
+
+class PeerError(FiresteelError):
+    """A program beside which we are measured ran and failed; the message ends with its last words."""
 
 
 class LosslessViolation(FiresteelError, ValueError):

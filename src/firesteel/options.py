@@ -15,8 +15,6 @@ from firesteel.errors import InvalidParameter, unknown
 if TYPE_CHECKING:
     from firesteel.model import Model
 
-DEFAULT_TARGET = "smollm2-135m-instruct"
-
 out, err = Console(), Console(stderr=True)
 
 Target = Annotated[str, typer.Option(help="A model folder, a .gguf file, a hub id, or the default's name.")]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from firesteel.default_target import DEFAULT_TARGET
 from firesteel.errors import InvalidParameter, PromptTooLong, TargetNotFound, UnsupportedModel
 from firesteel.model import Model
 from firesteel.models import loading
@@ -20,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random model in the Hugging Face format with the default target's tokenizer."""
     path = tmp_path_factory.mktemp("model")
     toys.model(vocab_size=49152, hidden_size=32).save_pretrained(path)
-    AutoTokenizer.from_pretrained(loading.resolve(loading.DEFAULT_TARGET)).save_pretrained(path)
+    AutoTokenizer.from_pretrained(loading.resolve(DEFAULT_TARGET)).save_pretrained(path)
     return path
 
 
@@ -34,9 +35,9 @@ def test_a_folder_is_a_target(folder: Path) -> None:
 
 
 def test_the_default_is_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = loading.resolve(loading.DEFAULT_TARGET)
+    first = loading.resolve(DEFAULT_TARGET)
     monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)  # what converting again would call
-    assert loading.resolve(loading.DEFAULT_TARGET) == first
+    assert loading.resolve(DEFAULT_TARGET) == first
 
 
 def test_a_folder_without_a_model_and_a_missing_name(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
+from firesteel.default_target import DEFAULT_TARGET
 from firesteel.options import (
-    DEFAULT_TARGET,
     AsJson,
     Compiled,
     Device,

@@ -6,10 +6,11 @@ import importlib.metadata
 import os
 import platform
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from firesteel import processor
 
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 
@@ -33,23 +34,13 @@ def machine() -> dict[str, Any]:
 
 def processor_name() -> str:
     """The processor as the system calls it."""
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
+    return processor.value("model name") or platform.processor() or platform.machine()
 
 
 def instruction_sets() -> list[str]:
     """The vector instruction sets that decide which kernels are fast."""
-    flags = set(_cpuinfo("flags").split())
+    flags = set(processor.value("flags").split())
     return [flag for flag in _FLAGS if flag in flags]
-
-
-def _cpuinfo(key: str) -> str:
-    file = Path("/proc/cpuinfo")
-    if file.is_file():
-        for line in file.read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == key:
-                return value.strip()
-    return ""
 
 
 def read_bandwidth(megabytes: int = 512, repeats: int = 5) -> float:

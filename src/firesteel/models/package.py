@@ -25,6 +25,7 @@ import torch  # noqa: F401  (its OpenMP runtime must be loaded before the librar
 
 from firesteel.errors import PackageError
 from firesteel.paths import cache_folder
+from firesteel.processor import lines
 
 SOURCES = Path(__file__).parent / "kernels"
 BUILDER = SOURCES / "build.py"
@@ -48,13 +49,9 @@ def compiler() -> str:
 
 @functools.cache
 def processor() -> str:
-    """What the compiler may use here: the instruction set flags of the first processor, or its name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    wanted = ("model name", "flags", "Features", "CPU part")
-    return "\n".join(dict.fromkeys(line for line in lines if line.startswith(wanted)))
+    """What the compiler may use here: the instruction set flags of the processors, or their name."""
+    known = lines("model name", "flags", "Features", "CPU part")
+    return "\n".join(known) or f"{platform.machine()} {platform.processor()}"
 
 
 def command(output: Path) -> list[str]:
