@@ -7,7 +7,18 @@ import sys
 
 import firesteel
 
-PURE = ["errors", "default_target", "processor", "tree", "rounds", "sampling", "ngram", "policy", "verify.rules"]
+PURE = [
+    "errors",
+    "default_target",
+    "processor",
+    "tree",
+    "rounds",
+    "race",
+    "sampling",
+    "ngram",
+    "policy",
+    "verify.rules",
+]
 
 
 def test_layer_a_needs_no_torch() -> None:

@@ -9,10 +9,13 @@ from firesteel.errors import InvalidParameter
 from firesteel.sampling import (
     SamplingParams,
     draw,
+    draw_scores,
     edit,
     fresh_seed,
+    key_of,
     plain_token,
     probabilities,
+    scores,
     token_logprob,
     uniform,
 )
@@ -21,8 +24,12 @@ FROZEN = (0.7743409900596866, 0.873179103071109, 0.4044028878757797)
 LOGITS = np.log([0.5, 0.25, 0.125, 0.0625, 0.0625])
 
 
+def law(logits, **params) -> np.ndarray:
+    return probabilities(scores(logits, SamplingParams(**params)))
+
+
 def kept(**params) -> list[int]:
-    return np.flatnonzero(probabilities(LOGITS, SamplingParams(**params))).tolist()
+    return np.flatnonzero(law(LOGITS, **params)).tolist()
 
 
 @pytest.mark.parametrize(
@@ -146,31 +153,34 @@ def test_a_nucleus_is_found_without_sorting_the_vocabulary(scale):
     p = np.exp(x) / np.exp(x).sum()
     order = np.argsort(-p)
     nucleus = order[: 1 + np.count_nonzero(np.cumsum(p[order])[:-1] < 0.8)]
-    assert sorted(nucleus) == np.flatnonzero(probabilities(x, SamplingParams(top_p=0.8))).tolist()
+    assert sorted(nucleus) == np.flatnonzero(law(x, top_p=0.8)).tolist()
 
 
 def test_temperature_precedes_the_filters():
     assert kept(temperature=2.0, min_p=0.4) == [0, 1, 2]
-    np.testing.assert_allclose(
-        probabilities(LOGITS, SamplingParams(temperature=0.5, top_k=2)), [0.8, 0.2, 0, 0, 0], atol=1e-15
-    )
+    np.testing.assert_allclose(law(LOGITS, temperature=0.5, top_k=2), [0.8, 0.2, 0, 0, 0], atol=1e-15)
 
 
 def test_a_tiny_temperature_neither_overflows_nor_divides_by_zero():
-    np.testing.assert_array_equal(probabilities([1e4, 1e4 - 1, 0], SamplingParams(temperature=2e-5)), [1, 0, 0])
+    np.testing.assert_array_equal(law([1e4, 1e4 - 1, 0], temperature=2e-5), [1, 0, 0])
 
 
-def test_draw_inverts_the_cdf_and_never_gives_what_is_impossible():
+def test_a_draw_follows_p_whatever_its_scale_and_form():
+    """The law itself is tested in test_race.py."""
     p = np.array([0.0, 0.25, 0.0, 0.75, 0.0])
-    assert [draw(p, u) for u in (0.0, 0.2499, 0.25, 1 - 2**-53)] == [1, 1, 3, 3]
-    assert draw(p * 1e-3, 1 - 2**-53) == 3
+    drawn = [draw(p, key_of(1, i)) for i in range(400)]
+    assert set(drawn) == {1, 3}
+    assert abs(drawn.count(1) - 100) < 35
+    assert drawn == [draw(p * 1e-3, key_of(1, i)) for i in range(400)]
+    with np.errstate(divide="ignore"):
+        assert drawn == [draw_scores(np.log(p) + 7, key_of(1, i)) for i in range(400)]
 
 
 def test_uniform_is_the_same_everywhere():
     """Frozen values: a platform or a release that gives others breaks the texts of every seed."""
-    assert uniform(0, 0) == FROZEN[0]
+    assert uniform(0, 0, 0) == FROZEN[0]
     assert uniform(42, 7, 3) == FROZEN[1]
-    assert uniform(-2, 1) == uniform(2**64 - 2, 1) == FROZEN[2]
+    assert uniform(-2, 1, 0) == uniform(2**64 - 2, 1, 0) == FROZEN[2]
 
 
 def test_uniform_is_even_and_its_arguments_do_not_mix():

@@ -1,8 +1,8 @@
 """What a request asks of the sampler, and the reference chain from logits to a token.
 
     logits ─ min_tokens ─ logit_bias ─ penalties ─┬─ T = 0: argmax
-             └───────────── edit ──────────────┘  └─ T > 0: ÷T ─ min_p ─ top_k ─ top_p ─ draw(uniform(seed, position))
-                                                            └──── probabilities ────┘
+             └───────────── edit ──────────────┘  └─ T > 0: ÷T ─ min_p ─ top_k ─ top_p ─ race(key(seed, position))
+                                                            └─────── scores ────────┘
 
 The order is vLLM's. One row at a time, in float64, and nothing here keeps state: what a row sees of the text is passed
 in, so a row deep in a token tree is sampled exactly as plain decoding would sample it there.
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from firesteel.errors import InvalidParameter, unknown
+from firesteel.race import HEAT, race
 from firesteel.tree import FloatArray, IntArray
 
 GREEDY_BELOW = 1e-5  # vLLM's _SAMPLING_EPS: a temperature under it is 0
@@ -204,25 +205,29 @@ def edit(
     return x
 
 
-def probabilities(logits: ArrayLike, params: SamplingParams) -> FloatArray:
-    """float64[V] of edited logits [V] at T > 0: temperature, then min_p, top_k and top_p.
+def scores(logits: ArrayLike, params: SamplingParams) -> FloatArray:
+    """float64[V] of edited logits [V] at T > 0: temperature, then min_p, top_k and top_p; -inf is filtered out.
 
-    Each filter is a threshold on the weight, so that it does not depend on how a sort orders ties.
+    Each filter is a threshold, so that it does not depend on how a sort orders ties.
     """
-    w = np.array(logits, np.float64)
-    w -= w.max()
-    w /= params.temperature
-    np.exp(w, out=w)  # the likeliest token weighs 1
+    x: FloatArray = np.multiply(logits, 1 / params.temperature, dtype=np.float64)
     if params.min_p > 0:
-        w[w < params.min_p] = 0
-    if 0 < params.top_k < len(w):
-        w[w < np.partition(w, -params.top_k)[-params.top_k]] = 0
+        x[x < x.max() + math.log(params.min_p)] = -np.inf
+    if 0 < params.top_k < len(x):
+        x[x < np.partition(x, -params.top_k)[-params.top_k]] = -np.inf
     if params.top_p < 1:
+        w = np.exp(x - x.max())
         total = w.sum()
         # Tokens lighter than this weigh less than 1 - top_p together: they are out, and need no sorting.
         falling = np.sort(w[w >= (1 - params.top_p) * total / len(w)])[::-1]
         before = np.cumsum(falling)[:-1]  # the mass ahead of each token but the first, which always stays
-        w[w < falling[np.count_nonzero(before < params.top_p * total)]] = 0
+        x[w < falling[np.count_nonzero(before < params.top_p * total)]] = -np.inf
+    return x
+
+
+def probabilities(scores: FloatArray) -> FloatArray:
+    """float64[V]: the distribution that scores[V] stand for."""
+    w: FloatArray = np.exp(scores - scores.max())
     w /= w.sum()
     return w
 
@@ -232,21 +237,33 @@ def best(logits: ArrayLike) -> int:
     return int(np.argmax(logits))
 
 
-def draw(p: FloatArray, u: float) -> int:
-    """The token at quantile u of p[V], by its inverse CDF; p need not be normalised, and p = 0 is never drawn."""
-    cdf = np.cumsum(p)
-    return int(np.searchsorted(cdf, u * cdf[-1], side="right"))
+def draw(p: FloatArray, key: int) -> int:
+    """A token drawn from p[V]; p need not be normalised, and p = 0 is never drawn."""
+    runners = _in_heats(p, 0.0)
+    return race(runners.max(axis=0), lambda heats: runners[:, heats], key)
 
 
-def uniform(seed: int, position: int, draw: int = TOKEN_DRAW) -> float:
-    """A number in [0, 1) that depends on its three arguments only, on every platform.
+def draw_scores(scores: FloatArray, key: int) -> int:
+    """`draw` from the distribution that scores[V] stand for, of which only a few hundred are exponentiated."""
+    runners = _in_heats(scores, -np.inf)
+    best = runners.max(axis=0)
+    peak = best.max()
+    return race(np.exp(best - peak), lambda heats: np.exp(runners[:, heats] - peak), key)
+
+
+def key_of(seed: int, position: int, draw: int = TOKEN_DRAW) -> int:
+    """64 bits that depend on these three arguments only, on every platform.
 
     `position` counts generated tokens: the first is 0. A hash stands in for a counter-based generator: BLAKE2b
     takes a microsecond for one number, and no state is kept that a batch, a rejection or a preemption could disturb.
     """
     words = struct.pack("<3Q", seed % 2**64, position, draw)
-    digest = hashlib.blake2b(words, digest_size=8, person=b"firesteel").digest()
-    return (int.from_bytes(digest, "little") >> 11) * 2.0**-53
+    return int.from_bytes(hashlib.blake2b(words, digest_size=8, person=b"firesteel").digest(), "little")
+
+
+def uniform(seed: int, position: int, draw: int) -> float:
+    """A number in [0, 1) from `key_of`."""
+    return (key_of(seed, position, draw) >> 11) * 2.0**-53
 
 
 def fresh_seed() -> int:
@@ -264,7 +281,7 @@ def plain_token(
 ) -> int:
     """One step of plain decoding: the token that every speculative path must give too (greedy and `match`)."""
     x = edit(logits, params, prompt, output, stop_ids)
-    return best(x) if params.is_greedy else draw(probabilities(x, params), uniform(seed, len(output)))
+    return best(x) if params.is_greedy else draw_scores(scores(x, params), key_of(seed, len(output)))
 
 
 def token_logprob(logits: ArrayLike, token: int, alternatives: int) -> TokenLogprob:
@@ -276,6 +293,12 @@ def token_logprob(logits: ArrayLike, token: int, alternatives: int) -> TokenLogp
     top = np.argpartition(-x, n - 1)[:n] if n else np.empty(0, np.int64)
     top = top[np.lexsort((top, -x[top]))]
     return TokenLogprob(token, float(x[token]), tuple((int(t), float(x[t])) for t in top))
+
+
+def _in_heats(x: FloatArray, filling: float) -> FloatArray:
+    """x[V] as [HEAT, heats], filled up at its end."""
+    missing = -len(x) % HEAT
+    return (np.append(x, np.full(missing, filling)) if missing else x).reshape(HEAT, -1)
 
 
 def _is_int(value: object) -> bool:

@@ -117,15 +117,21 @@ def test_the_twin_has_the_reference_s_numbers(params):
         np.testing.assert_allclose(ours.numpy(), reference, rtol=1e-12, atol=0)
         assert device.best(ours) == host.best(reference)
         if not params.is_greedy:
-            p, q = device.probabilities(ours, params), host.probabilities(reference, params)
+            ours, reference = device.scores(ours, params), host.scores(reference, params)
+            p, q = device.probabilities(ours), host.probabilities(reference)
             np.testing.assert_allclose(p.numpy(), q, rtol=1e-9, atol=1e-15)
-            for u in rng.random(10):
-                assert device.draw(p, u) == host.draw(q, u)
+            for key in rng.integers(2**63, size=10).tolist():
+                drawn = device.draw(p, key), host.draw(q, key)
+                drawn += device.draw_scores(ours, key), host.draw_scores(reference, key)
+                assert len(set(drawn)) == 1
 
 
 def test_the_twin_never_draws_what_is_impossible():
     p = torch.tensor([0.0, 0.25, 0.0, 0.75, 0.0], dtype=torch.float64)
-    assert [device.draw(p, u) for u in (0.0, 0.25, 1 - 2**-53)] == [1, 3, 3]
+    keys = [host.key_of(2, i) for i in range(50)]
+    drawn = [device.draw(p, key) for key in keys]
+    assert set(drawn) == {1, 3}
+    assert drawn == [device.draw_scores(p.log(), key) for key in keys]
 
 
 @BOTH
@@ -233,7 +239,7 @@ def test_padded_vocabulary_does_not_exist(temperature, on_host):
 
 def test_greedy_on_a_device_moves_no_row_of_the_vocabulary(monkeypatch):
     """One argmax over all rows: the per-row chain is not entered."""
-    for name in ("edit", "probabilities", "best", "draw", "token_logprob"):
+    for name in ("edit", "scores", "probabilities", "best", "draw", "draw_scores", "token_logprob"):
         monkeypatch.setattr(device, name, None)
     req = request(SamplingParams(temperature=0, top_p=0.5, min_tokens=3))
     tree = tree_around(plain(req, 3), np.random.default_rng(6))
@@ -270,7 +276,7 @@ def test_drawn_trees_go_to_reject(on_host):
         done = verify([tree], rows, [req], on_host=on_host)[0].outcome
         reference = reject(
             tree,
-            lambda row, rows=rows: host.probabilities(rows[row].numpy(), params),
+            lambda row, rows=rows: host.probabilities(host.scores(rows[row].numpy(), params)),
             base.__getitem__,
             KeyedDice(seed, 3),
         )

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel.errors import LosslessViolation
-from firesteel.sampling import draw, uniform
+from firesteel.sampling import TOKEN_DRAW, draw, key_of, uniform
 from firesteel.tree import Proposal, TokenTree
 from firesteel.verify.rules import KeyedDice, greedy, match, reject, residual, without
 
@@ -82,7 +82,7 @@ def test_match_gives_the_plain_text_of_its_seed_at_any_tree(tree, seed, start):
     committed = [*text(int(outcome.path[-1])), outcome.token]
     plain = []
     for position in range(start, start + len(committed)):
-        plain.append(draw(p(tuple(plain)), uniform(seed, position)))
+        plain.append(draw(p(tuple(plain)), key_of(seed, position)))
     assert committed == plain == outcome.wanted.tolist()
 
 
@@ -112,7 +112,7 @@ def test_every_chance_of_a_round_has_a_number_of_its_own():
     """Acceptance tests and tokens, per position and sibling; a shared number would tie one to the other."""
     dice, asked = KeyedDice(11, 4), set()
     for depth in range(4):
-        asked.add(uniform(11, 4 + depth))
+        asked.add(uniform(11, 4 + depth, TOKEN_DRAW))
         for sibling in range(4):
             u = uniform(11, 4 + depth, 1 + sibling)
             assert dice.accepts(np.nextafter(u, 1), depth, sibling)

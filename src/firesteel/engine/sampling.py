@@ -1,17 +1,20 @@
 """The torch twin of `firesteel.sampling`: the same functions under the same names, for rows that live on a device.
 
-float64 throughout: at 150k tokens a float32 CDF is off by 1e-5 at its end, so a keyed draw would pick another token
-than the reference about once in a thousand; in float64 the two part only at ties at rounding distance. Rows are
-taken one by one, because a reduction over a batch may round differently from one over a single row.
+float64 throughout, so that the two part only at ties at float64's rounding distance. Rows are taken one by one, because
+a reduction over a batch may round differently from one over a single row.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from firesteel.race import HEAT, race
 from firesteel.sampling import SamplingParams, TokenLogprob
 
 
@@ -41,18 +44,25 @@ def edit(
     return x
 
 
-def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
-    """float64[V]: see `firesteel.sampling.probabilities`."""
-    x = logits.to(torch.float64)
-    w = ((x - x.max()) / params.temperature).exp()
-    w[w < params.min_p] = 0
-    if 0 < params.top_k < len(w):
-        w[w < w.topk(params.top_k).values[-1]] = 0
+def scores(logits: Tensor, params: SamplingParams) -> Tensor:
+    """float64[V]: see `firesteel.sampling.scores`."""
+    x = logits.to(torch.float64) * (1 / params.temperature)
+    if params.min_p > 0:
+        x[x < x.max() + math.log(params.min_p)] = -torch.inf
+    if 0 < params.top_k < len(x):
+        x[x < x.topk(params.top_k).values[-1]] = -torch.inf
     if params.top_p < 1:
+        w = (x - x.max()).exp()
         total = w.sum()
         falling = w[w >= (1 - params.top_p) * total / len(w)].sort(descending=True).values
         before = falling.cumsum(0)[:-1]
-        w[w < falling[(before < params.top_p * total).sum()]] = 0
+        x[w < falling[(before < params.top_p * total).sum()]] = -torch.inf
+    return x
+
+
+def probabilities(scores: Tensor) -> Tensor:
+    """float64[V]: see `firesteel.sampling.probabilities`."""
+    w = (scores - scores.max()).exp()
     return w / w.sum()
 
 
@@ -61,10 +71,19 @@ def best(logits: Tensor) -> int:
     return int(logits.argmax())
 
 
-def draw(p: Tensor, u: float) -> int:
-    """See `firesteel.sampling.draw`."""
-    cdf = p.cumsum(0)
-    return int(torch.searchsorted(cdf, cdf[-1:] * u, right=True))
+def draw(p: Tensor, key: int) -> int:
+    """See `firesteel.sampling.draw`. The race itself is on the host; a few thousand weights travel there."""
+    runners = F.pad(p, (0, -len(p) % HEAT)).view(HEAT, -1)
+    return race(_host(runners.amax(0)), lambda heats: _host(runners[:, torch.from_numpy(heats)]), key)
+
+
+def draw_scores(scores: Tensor, key: int) -> int:
+    """See `firesteel.sampling.draw_scores`."""
+    return draw((scores - scores.max()).exp(), key)
+
+
+def _host(x: Tensor) -> np.ndarray:
+    return x.numpy(force=True)
 
 
 def token_logprob(logits: Tensor, token: int, alternatives: int) -> TokenLogprob:

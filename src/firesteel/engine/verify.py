@@ -128,19 +128,19 @@ def _walk(tree: TokenTree, rows, request: VerifyRequest, chain) -> VerifyOutcome
         output = np.concatenate([np.asarray(request.output_tokens, np.int64), below])
         return chain.edit(rows(row), params, request.prompt_tokens, output, request.stop_ids)
 
-    def p(row: int):
-        return chain.probabilities(edited(row), params)
+    def scores(row: int):
+        return chain.scores(edited(row), params)
 
     if params.is_greedy:
         return greedy(tree, lambda row: chain.best(edited(row)))
-    dice = KeyedDice(request.seed, position, chain.draw)
     if tree.proposal is Proposal.FIXED:
-        return match(tree, p, dice)
+        return match(tree, scores, KeyedDice(request.seed, position, chain.draw_scores))
     if request.drafted is None:
         raise LosslessViolation("a drawn tree at T > 0 is verified against the q it was drawn from: none was given")
     drafted = request.drafted
     q = (lambda row: drafted(row).numpy(force=True)) if chain is host_sampling else drafted
-    return reject(tree, p, q, dice)
+    dice = KeyedDice(request.seed, position, chain.draw)
+    return reject(tree, lambda row: chain.probabilities(scores(row)), q, dice)
 
 
 def _logprobs(outcome: VerifyOutcome, rows, request: VerifyRequest, chain) -> tuple[TokenLogprob, ...] | None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from firesteel.errors import LosslessViolation
 from firesteel.rounds import VerifyOutcome
-from firesteel.sampling import ACCEPT_DRAW, draw, uniform
+from firesteel.sampling import ACCEPT_DRAW, draw, key_of, uniform
 from firesteel.tree import FloatArray, Proposal, TokenTree
 
 Rows = Callable[[int], FloatArray]  # row -> float64[V], the distribution of the token after that row
@@ -31,7 +31,7 @@ class Dice(Protocol):
     """Where chance enters a rule. `depth` is the row's distance from the anchor."""
 
     def token(self, p: FloatArray, depth: int) -> int:
-        """A token drawn from p[V]."""
+        """A token drawn from p[V], in the form that these dice take."""
         ...
 
     def accepts(self, probability: float, depth: int, sibling: int) -> bool:
@@ -46,15 +46,15 @@ class KeyedDice:
     Fields:
         seed: the request's.
         position: how many tokens were generated before this round; the row at depth d decides token `position + d`.
-        pick: `sampling.draw`, or its twin on a device.
+        pick: `sampling.draw`, or `sampling.draw_scores` where the rows are scores; or a twin of theirs on a device.
     """
 
     seed: int
     position: int
-    pick: Callable[[FloatArray, float], int] = draw
+    pick: Callable[[FloatArray, int], int] = draw
 
     def token(self, p: FloatArray, depth: int) -> int:
-        return self.pick(p, uniform(self.seed, self.position + depth))
+        return self.pick(p, key_of(self.seed, self.position + depth))
 
     def accepts(self, probability: float, depth: int, sibling: int) -> bool:
         return uniform(self.seed, self.position + depth, ACCEPT_DRAW + sibling) < probability
@@ -74,6 +74,8 @@ def match(tree: TokenTree, p: Rows, dice: Dice) -> VerifyOutcome:
     Proof. The token after a kept row is a draw from p there, whatever the children are: they decide only whether the
     next draw is made in this round or in the next. With `KeyedDice` it is moreover the very token that plain decoding
     draws at that position, so the text is the same for every tree.
+
+    `p` is passed on to the dice unread: any form of a distribution will do that they can draw from.
     """
     depths = tree.depths
     return _follow(tree, lambda row: dice.token(p(row), int(depths[row])))
