@@ -33,6 +33,7 @@ from firesteel.options import (
     out,
     print_text,
 )
+from firesteel.train.data_commands import app as data
 
 app = typer.Typer(
     help="Speculative decoding with token trees: the same text, fewer passes of the model.",
@@ -41,6 +42,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(bench, name="bench")
+app.add_typer(data, name="data")
 
 
 @app.command()

@@ -10,6 +10,7 @@ FiresteelError                  exit code 2 on the command line, never a traceba
 ├── DamagedData                 a data file that is not what it should be
 ├── MissingTool                 an outside program is not installed
 ├── PeerError                   an outside program that we measure ourselves against failed
+├── ServerError                 a server that was asked for text gave none
 └── LosslessViolation           a rule applied to a tree for which it is biased
 """
 
@@ -57,6 +58,10 @@ class MissingTool(FiresteelError):
 
 class PeerError(FiresteelError):
     """A program beside which we are measured ran and failed; the message ends with its last words."""
+
+
+class ServerError(FiresteelError):
+    """A server that was asked for text cannot be reached or refuses; the message ends with what it said."""
 
 
 class LosslessViolation(FiresteelError, ValueError):

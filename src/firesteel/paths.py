@@ -29,3 +29,14 @@ def made_whole(folder: Path) -> Iterator[Path]:
         except OSError:
             if not folder.exists():  # another process was quicker: its result is as good
                 raise
+
+
+@contextmanager
+def write_whole(file: Path) -> Iterator[Path]:
+    """A temporary path whose file replaces `file` when the block ends well: a killed run leaves the old one."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        yield temporary
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
