@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from firesteel.default_target import DEFAULT_TARGET
 from firesteel.errors import InvalidParameter, PromptTooLong, TargetNotFound, UnsupportedModel
 from firesteel.model import Model
 from firesteel.models import loading
+from firesteel.models.compact import supports
+from firesteel.models.target import TargetShape, refuse_reason
+from firesteel.paths import cache_folder
 from firesteel.sampling import SamplingParams
 from tests import toys
+from tests.models.forest import CONFIGS
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +44,29 @@ def test_the_default_is_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first = loading.resolve(DEFAULT_TARGET)
     monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)  # what converting again would call
     assert loading.resolve(DEFAULT_TARGET) == first
+
+
+def test_loading_the_default_spares_the_slow_imports() -> None:
+    script = "import sys\nfrom firesteel.models.loading import load\nload()\n"
+    script += "assert not {'sympy', 'torch.distributed.tensor', 'transformers.modeling_utils'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_converted_folder_s_configuration_is_that_of_its_family(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = cache_folder("targets") / "converted"
+    CONFIGS[name]().save_pretrained(folder)
+    ours, theirs = loading._configuration(str(folder)), AutoConfig.from_pretrained(folder)
+    assert type(ours) is PretrainedConfig
+    assert type(theirs) is not PretrainedConfig
+    wanted = theirs.to_dict()
+    for key in wanted.keys() - {"use_cache", "_name_or_path"}:
+        assert getattr(ours, key) == wanted[key], key
+    assert supports(ours) is refuse_reason(ours) is None
+    assert TargetShape.of(ours) == TargetShape.of(theirs)
 
 
 def test_a_folder_without_a_model_and_a_missing_name(tmp_path: Path) -> None:

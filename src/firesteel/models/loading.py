@@ -7,6 +7,7 @@ de-quantised once and kept as safetensors, so that the second start is quick.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import struct
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from rich.status import Status
 
 from firesteel.default_target import DEFAULT_TARGET, default_file
 from firesteel.errors import FiresteelError, TargetNotFound, UnsupportedModel
+from firesteel.models.compact import FAMILIES
 from firesteel.models.target import refuse_reason
 from firesteel.paths import cache_folder, made_whole
 
@@ -98,14 +100,14 @@ def load(target: str = DEFAULT_TARGET, dtype: torch.dtype = torch.float32, devic
         UnsupportedModel: not a decoder-only model whose state can be rolled back over a tree.
     """
     folder = resolve(target)
-    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+    from transformers import AutoTokenizer, GenerationConfig
 
     _quiet(local=Path(folder).is_dir())
     with _status(f"loading {target}"), _told(target):
-        config = AutoConfig.from_pretrained(folder)
+        config = _configuration(folder)
         if reason := refuse_reason(config):
             raise UnsupportedModel(reason)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, config=config)
         try:
             eos = GenerationConfig.from_pretrained(folder).eos_token_id
         except OSError:  # a model without a generation configuration
@@ -113,6 +115,23 @@ def load(target: str = DEFAULT_TARGET, dtype: torch.dtype = torch.float32, devic
     eos = tokenizer.eos_token_id if eos is None else eos
     stop_ids = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
     return LoadedTarget(target, folder, config, tokenizer, dtype, torch.device(device), stop_ids)
+
+
+def _configuration(folder: str) -> PretrainedConfig:
+    """The configuration of a model.
+
+    A folder that we converted names every field in its file, so that transformers' generic class will do for it: the
+    class of a family pulls in torch.distributed and sympy, which take seconds to import.
+    """
+    from transformers import AutoConfig, PretrainedConfig
+
+    if Path(folder).parent == cache_folder("targets"):
+        values = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+        if values.get("model_type") in FAMILIES:
+            config = PretrainedConfig.from_dict(values)
+            config.model_type = values["model_type"]
+            return config
+    return AutoConfig.from_pretrained(folder)
 
 
 @contextmanager
