@@ -11,6 +11,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from firesteel.engine.engine import Engine, EngineConfig
 from firesteel.engine.request import Request
+from firesteel.models.drafters.config import DrafterConfig
+from firesteel.models.drafters.model import DrafterModel
 from firesteel.models.hf import TransformersTarget
 from firesteel.policy import make
 from firesteel.sampling import SamplingParams
@@ -99,3 +101,50 @@ def decode(
     for _ in runner.run(requests):
         pass
     return runner
+
+
+def drafter_config(kind: str, of: PretrainedConfig, **changes: Any) -> DrafterConfig:
+    """A small drafter of a kind for a small target; odd sizes where a mistake would otherwise hide."""
+    heads = {
+        "dspark": {"markov_rank": 6, "confidence": True, "confidence_markov": True},
+        "dflash": {},
+        "dflash2": {"conv_kernel": 2, "conv_group": 8, "selector_rank": 5, "selector_top": 7},
+    }
+    settings = {
+        "kind": kind,
+        "anchor_first": kind == "dspark",
+        "block_size": 4,
+        "mask_token_id": of.vocab_size - 1,
+        "target_layers": (0, 1),
+        "target_hidden": of.hidden_size,
+        "hidden": of.hidden_size,
+        "layers": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 16,
+        "intermediate": 40,
+        "eps": 1e-5,
+        "vocab": of.vocab_size,
+        "draft_vocab": of.vocab_size,
+        "causal": (False, False),
+        "windows": (None, None),
+        **heads[kind],
+        **changes,
+    }
+    return DrafterConfig(**settings)
+
+
+def drafter_model(of: PreTrainedModel, kind: str = "dspark", seed: int = 0, **changes: Any) -> DrafterModel:
+    """A small random drafter with the target's embedding and head."""
+    settings = drafter_config(kind, of.config, **changes)
+    generator = torch.Generator().manual_seed(seed)
+    kept = None
+    if settings.reduced:
+        kept = torch.randperm(settings.vocab, generator=generator)[: settings.draft_vocab].sort().values
+    drafter = DrafterModel(settings, kept)
+    with torch.no_grad():
+        for name, parameter in drafter.named_parameters():
+            mean = 1.0 if "norm" in name else 0.0
+            parameter.copy_(mean + 0.3 * torch.randn(parameter.shape, generator=generator))
+    drafter.lend(of.get_input_embeddings().weight.detach(), of.get_output_embeddings().weight.detach())
+    return drafter.eval()

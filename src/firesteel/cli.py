@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
+from rich.progress import Progress
 
 from firesteel.bench.commands import app as bench
 from firesteel.default_target import DEFAULT_TARGET
@@ -27,12 +28,12 @@ from firesteel.options import (
     Target,
     Temperature,
     Width,
-    check_drafter,
     err,
     load_model,
     out,
     print_text,
 )
+from firesteel.train.commands import app as train
 from firesteel.train.data_commands import app as data
 
 app = typer.Typer(
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")
+app.add_typer(train, name="train")
 
 
 @app.command()
@@ -93,7 +95,6 @@ def generate(
         ignore_eos=ignore_eos,
     )
     make(policy, width=width)
-    check_drafter(drafter)
 
     from firesteel.demo import compare as compare_both
     from firesteel.demo import speed
@@ -101,7 +102,7 @@ def generate(
     from firesteel.engine.record import Trace
     from firesteel.model import report
 
-    model = load_model(target, dtype, device, compiled)
+    model = load_model(target, dtype, device, compiled, drafter)
     text = sys.stdin.read() if prompt == "-" else prompt
     chat = model.has_chat_template if chat is None else chat
     ids = model.encode_chat([{"role": "user", "content": text}]) if chat else model.encode(text)
@@ -151,6 +152,7 @@ def chat(
     compiled: Compiled = None,
     policy: PolicyName = "auto",
     width: Width = None,
+    drafter: DrafterName = None,
     max_tokens: MaxTokens = 512,
     temperature: Temperature = 0.0,
     seed: Seed = None,
@@ -161,7 +163,7 @@ def chat(
     from firesteel.sampling import SamplingParams
 
     params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
-    model = load_model(target, dtype, device, compiled)
+    model = load_model(target, dtype, device, compiled, drafter)
     engine = model.engine(policy, width=width)
     messages: list[dict[str, str]] = []
     while True:
@@ -186,6 +188,7 @@ def specdiff(
     compiled: Compiled = None,
     policy: PolicyName = "tree",
     width: Width = None,
+    drafter: DrafterName = None,
     max_tokens: MaxTokens = 64,
     limit: Annotated[int, typer.Option(help="How many held-out prompts.")] = 10,
     raw: Annotated[bool, typer.Option("--raw", help="Prompts as they are, not through the chat template.")] = False,
@@ -195,7 +198,7 @@ def specdiff(
     from firesteel.bench.prompts import held_out
     from firesteel.bench.specdiff import compare
 
-    model = load_model(target, dtype, device, compiled)
+    model = load_model(target, dtype, device, compiled, drafter)
     texts = prompts or [conversation.turns[0] for conversation in held_out(limit=limit)]
     differing = 0
     for number, text in enumerate(texts):
@@ -218,12 +221,78 @@ def specdiff(
         raise typer.Exit(1)
 
 
+@app.command("eval")
+def evaluate(
+    drafter: DrafterName = None,
+    prompts: Annotated[Path | None, typer.Option(help="A folder of *.jsonl prompts; none takes the shipped.")] = None,
+    target: Target = DEFAULT_TARGET,
+    dtype: Dtype = "int8",
+    compiled: Compiled = None,
+    temperatures: Annotated[str, typer.Option(help="One evaluation for each.")] = "0,0.5,1",
+    drafts: Annotated[int | None, typer.Option(min=1, help="Of a chain; by default a full block.")] = None,
+    limit: Annotated[int, typer.Option(help="Conversations, taken from the sources in turn.")] = 50,
+    max_tokens: MaxTokens = 128,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    output: Annotated[Path | None, typer.Option(help="A folder for drafter.json and drafter.md.")] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """How far a drafter's chains get on held-out lines: tokens per round, acceptance by position, its confidence."""
+    from firesteel.bench.commands import command_line, temperatures_of
+    from firesteel.bench.evaluate import evaluate as run
+    from firesteel.bench.machine import machine
+    from firesteel.bench.prompts import held_out
+    from firesteel.bench.report import eval_tables, write
+
+    heats = temperatures_of(temperatures)
+    conversations = held_out(prompts, limit)
+    model = load_model(target, dtype, device, compiled, drafter)
+    runs = []
+    with Progress(console=err) as progress:
+        task = progress.add_task("decoding", total=len(conversations) * len(heats))
+        for heat in heats:
+            runs.append(
+                run(
+                    model,
+                    conversations,
+                    temperature=heat,
+                    seed=seed,
+                    max_tokens=max_tokens,
+                    drafts=drafts,
+                    on_reply=lambda: progress.advance(task),
+                )
+            )
+    assert model.drafter is not None, "evaluate refuses a target without one"
+    first = runs[0]
+    result = {
+        "command": command_line(),
+        "machine": machine(),
+        "drafter": model.drafter.name,
+        "settings": {
+            "target": model.loaded.name,
+            "dtype": dtype,
+            "mode": model.modes.name,
+            "chat_template": True,
+            "limit": limit,
+            "max_tokens": max_tokens,
+            "seed": seed,
+            "prompts": str(prompts or "shipped, held-out lines"),
+        },
+        "tokens_per_round": first["tokens_per_round"],
+        "sources": first["sources"],
+        "temperatures": runs,
+    }
+    if output is not None:
+        write(result, output, "drafter", f"The drafter of {model.loaded.name}", eval_tables(result))
+    print_text(json.dumps(result) + "\n" if as_json else eval_tables(result) + "\n")
+
+
 @app.command()
 def doctor(target: Target = DEFAULT_TARGET, as_json: AsJson = False) -> None:
     """Say what this machine can do with a target, and what would be slow."""
     from firesteel.doctor import examine
 
-    model = load_model(target, "fp32", "cpu", compiled=False)
+    model = load_model(target, "fp32", "cpu", compiled=False, drafter="ngram")
     weights = sum(parameter.numel() for parameter in model.loaded.model.parameters())
     facts = examine(model.target, weights)
     if as_json:

@@ -6,23 +6,32 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from firesteel.default_target import DEFAULT_TARGET
+from firesteel.engine.block_drafter import BlockDrafter
 from firesteel.engine.drafter import Drafter
 from firesteel.engine.engine import Engine, EngineConfig
 from firesteel.engine.request import Request
 from firesteel.engine.text import TextStream
 from firesteel.errors import InvalidParameter, PromptTooLong, unknown
-from firesteel.models.loading import DEFAULT_TARGET, LoadedTarget, load
+from firesteel.models.drafters.blocks import Blocks
+from firesteel.models.drafters.checkpoint import LoadedDrafter, load_drafter
+from firesteel.models.drafters.pairs import drafter_for
+from firesteel.models.loading import LoadedTarget, load
 from firesteel.models.modes import Modes
 from firesteel.models.target import Target
+from firesteel.models.weights import embedding_and_head
 from firesteel.policy import make
 from firesteel.rounds import RoundReport
 from firesteel.sampling import SamplingParams
 
 DTYPES = ("fp32", "bf16", "int8")
+NGRAM = "ngram"
+"""The drafter's name where there is none: each request's own text, which needs no weights."""
 
 
 @dataclass
@@ -33,13 +42,16 @@ class Model:
         loaded: the model as it was loaded.
         modes: its forwards, eager and compiled.
         dtype: "fp32", "bf16" or "int8".
+        drafter: the target's drafter; None where drafts come from each request's own text alone.
         load_s: seconds from asking to ready.
     """
 
     loaded: LoadedTarget
     modes: Modes
     dtype: str
+    drafter: LoadedDrafter | None
     load_s: float
+    _blocks: tuple[Target, Blocks] | None = field(default=None, repr=False)
     _names: Any = field(default_factory=itertools.count, repr=False)
 
     @classmethod
@@ -50,6 +62,8 @@ class Model:
         dtype: str = "fp32",
         device: str | None = None,
         compiled: bool | None = None,
+        drafter: str | None = None,
+        taps: Sequence[int] = (),
         say: Callable[[str], None] = lambda line: None,
     ) -> Model:
         """Load a target.
@@ -59,20 +73,42 @@ class Model:
             dtype: "fp32", "bf16" or "int8".
             device: "cpu", "cuda", ...; None takes CUDA where it is.
             compiled: see `firesteel.models.modes.Modes`.
+            drafter: a folder or hub id; "ngram" for none; None for the one that is known for this target.
+            taps: layers (0-based, rising) whose outputs are to be seen where no drafter says so.
             say: takes lines of progress.
 
         Raises:
             InvalidParameter: an unknown dtype.
-            TargetNotFound, UnsupportedModel, MissingTool: see `firesteel.models.loading.load`.
+            TargetNotFound, UnsupportedModel, MissingTool: see `firesteel.models.loading.load`; and for the drafter
+                `firesteel.models.drafters.checkpoint.load_drafter`.
         """
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, DTYPES)
         begun = time.perf_counter()
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         loaded = load(target, torch.bfloat16 if dtype == "bf16" else torch.float32, device)
-        modes = Modes(loaded, dtype, compiled, say)
+        own = cls._load_drafter(drafter, loaded, say)
+        if own is not None:
+            taps = own.model.config.target_layers
+        modes = Modes(loaded, dtype, compiled, taps=taps, say=say)
         _ = modes.target  # made now, so that the time to load is all of it
-        return cls(loaded, modes, dtype, time.perf_counter() - begun)
+        return cls(loaded, modes, dtype, own, time.perf_counter() - begun)
+
+    @staticmethod
+    def _load_drafter(name: str | None, loaded: LoadedTarget, say: Callable[[str], None]) -> LoadedDrafter | None:
+        """The named drafter, checked against the target before its weights are read, its embedding and head lent."""
+        name = drafter_for(loaded.name) if name is None else name
+        if name is None or name == NGRAM:
+            return None
+        if "/" not in name and not Path(name).is_dir():  # no hub id either
+            raise unknown("drafter", name, (NGRAM, "a folder", "a hub id"))
+        # On a CPU fp32 whatever the target's dtype: its own kernels keep it as they like, and torch's are quickest so.
+        dtype = torch.float32 if loaded.device.type == "cpu" else loaded.dtype
+        drafter = load_drafter(name, dtype=dtype, device=loaded.device, target_config=loaded.config)
+        for note in drafter.notes:
+            say(note)
+        drafter.model.lend(*embedding_and_head(loaded))
+        return drafter
 
     @property
     def target(self) -> Target:
@@ -118,15 +154,30 @@ class Model:
         config: EngineConfig = EngineConfig(),  # noqa: B008 (frozen)
         record: Callable[[RoundReport], None] | None = None,
     ) -> Engine:
-        """An engine over this target."""
+        """An engine over this target. Without another `drafter` it gets the model's own, which `off` has no use for."""
+        vocab_size = min(len(self.loaded.tokenizer), self.target.shape.vocab_size)
+        if drafter is None and self.drafter is not None and policy != "off":
+            drafter = BlockDrafter(
+                self.drafter.model,
+                self._draft_blocks(self.drafter),
+                slots=config.slots,
+                vocab_size=vocab_size,
+                cache_dtype=self.target.dtype,
+            )
         return Engine(
             self.target,
             make(policy, width=width),
             drafter=drafter,
             config=config,
-            vocab_size=min(len(self.loaded.tokenizer), self.target.shape.vocab_size),
+            vocab_size=vocab_size,
             record=record,
         )
+
+    def _draft_blocks(self, drafter: LoadedDrafter) -> Blocks:
+        """The drafter's pass, packed once for each forward that the target has run on."""
+        if self._blocks is None or self._blocks[0] is not self.target:
+            self._blocks = self.target, self.modes.blocks(drafter.model)
+        return self._blocks[1]
 
     def request(self, ids: Sequence[int], params: SamplingParams, *, name: str | None = None) -> Request:
         """A request for this target.

@@ -20,7 +20,10 @@ out, err = Console(), Console(stderr=True)
 Target = Annotated[str, typer.Option(help="A model folder, a .gguf file, a hub id, or the default's name.")]
 Dtype = Annotated[str, typer.Option(help="fp32, bf16 or int8.")]
 PolicyName = Annotated[str, typer.Option("--policy", help="auto, off, chain or tree.")]
-DrafterName = Annotated[str | None, typer.Option("--drafter", help="What drafts: ngram, the request's own text.")]
+DrafterName = Annotated[
+    str | None,
+    typer.Option("--drafter", help="A folder or hub id; ngram for the text alone. By default the target's own."),
+]
 Width = Annotated[int | None, typer.Option(help="Rows of a verify: exactly for chain and tree, at most for auto.")]
 MaxTokens = Annotated[int, typer.Option(help="Most tokens of a reply.")]
 Seed = Annotated[int | None, typer.Option(help="Makes sampled text repeatable.")]
@@ -36,17 +39,15 @@ Compiled = Annotated[
 ]
 
 
-def load_model(target: str, dtype: str, device: str | None, compiled: bool | None = None) -> Model:
-    """Load a target; torch is imported only by a command that needs it."""
+def load_model(
+    target: str, dtype: str, device: str | None, compiled: bool | None = None, drafter: str | None = None
+) -> Model:
+    """Load a target and its drafter; torch is imported only by a command that needs it."""
     from firesteel.model import Model
 
-    return Model.load(target, dtype=dtype, device=device, compiled=compiled, say=lambda line: err.print(line))
-
-
-def check_drafter(name: str | None) -> None:
-    """Raise unless a drafter of this name exists. N-grams need none: they come from the request's own text."""
-    if name not in (None, "ngram"):
-        raise unknown("drafter", str(name), ("ngram",))
+    return Model.load(
+        target, dtype=dtype, device=device, compiled=compiled, drafter=drafter, say=lambda line: err.print(line)
+    )
 
 
 def print_text(text: str) -> None:

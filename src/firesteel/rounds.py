@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from firesteel.errors import LosslessViolation
 from firesteel.ngram import NgramIndex
 from firesteel.tree import IntArray, TokenTree
 
@@ -30,10 +31,19 @@ class Draft(Protocol):
         """`float64[B, K]` the drafter's probability of each, given the picks before it."""
         ...
 
+    @property
+    def sampled(self) -> bool:
+        """Whether the picks are draws, each from `proposal`, and not the likeliest tokens. K is 1 then."""
+        ...
+
+    def proposal(self, position: int) -> NDArray[np.float64]:
+        """`float64[V]` what a sampled pick was drawn from, over the target's vocabulary; sampled drafts only."""
+        ...
+
 
 @dataclass(frozen=True)
 class BlockDraft:
-    """The plainest `Draft`: two arrays."""
+    """The plainest `Draft`: two arrays, nothing sampled."""
 
     anchor: int
     top_tokens: IntArray
@@ -42,6 +52,15 @@ class BlockDraft:
     def __post_init__(self) -> None:
         assert self.top_tokens.shape == self.top_probs.shape, "one probability per candidate"
         assert self.top_tokens.ndim == 2, "B positions by K candidates"
+
+    @property
+    def sampled(self) -> bool:
+        """Never."""
+        return False
+
+    def proposal(self, position: int) -> NDArray[np.float64]:
+        """See `Draft.proposal`."""
+        raise LosslessViolation("looked-up picks were not drawn from anything")
 
 
 @dataclass(frozen=True)
@@ -72,10 +91,12 @@ class Plan:
     Fields:
         lengths: `int64[n]` positions to draft per request; 0 drafts nothing.
         budget: rows of the whole batch, or None for no limit.
+        drawn: at T > 0, draft by drawing rather than by looking up: the policy will verify chains by rejection.
     """
 
     lengths: IntArray
     budget: int | None = None
+    drawn: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +125,7 @@ class RoundReport:
     Fields:
         views, candidates, trees, outcomes: one per request of the batch; a tree is the verified part
             of the candidates.
-        draft_ms, verify_ms, other_ms: wall time of the three parts.
+        draft_ms, verify_ms, other_ms: wall time of the drafter, of the target's forward, and of everything else.
         rows: rows of the whole verify.
         first: whether a request's first round is in it (compilation, cold caches): not to be learned from as a cost.
     """

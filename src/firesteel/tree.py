@@ -79,19 +79,27 @@ class TokenTree:
         return cls.chain(anchor, [])
 
     @classmethod
-    def chain(cls, anchor: int, tokens: Sequence[int], source: Source = Source.PICK, q: float = 1.0) -> TokenTree:
-        """The anchor and one guess under another."""
+    def chain(
+        cls,
+        anchor: int,
+        tokens: Sequence[int],
+        source: Source = Source.PICK,
+        q: float | FloatArray = 1.0,
+        proposal: Proposal = Proposal.FIXED,
+    ) -> TokenTree:
+        """The anchor and one guess under another; `q` of all guesses, or of each."""
         n = len(tokens) + 1
         sources = np.full(n, int(source), np.int64)
         sources[0] = Source.ANCHOR
-        edge = np.full(n, q, np.float64)
-        edge[0] = 1.0
+        edge = np.ones(n)
+        edge[1:] = q
         return cls(
             tokens=np.array([anchor, *tokens], np.int64),
             parents=np.arange(-1, n - 1, dtype=np.int64),
             sources=sources,
             ranks=np.zeros(n, np.int64),
             q=edge,
+            proposal=proposal,
         )
 
     @property

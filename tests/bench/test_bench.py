@@ -84,7 +84,7 @@ def test_looped_replies_are_left_out_of_ratios_and_counted(monkeypatch: pytest.M
     other.looped = {("2", 0)}
     result = summary(Stub, [base, other], {})  # type: ignore[arg-type]
     assert result["rounds"][0] == {
-        "policy": "off", "width": 8, "rounds": 3, "draft_ms": 0.2, "verify_ms": 6.0, "rest_ms": 0.4, "host_ms": 0.7,
+        "policy": "off", "width": 8, "rounds": 3, "draft_ms": 0.2, "verify_ms": 6.0, "host_ms": 0.4, "drafter": "ngram",
     }  # fmt: skip
     arms = result["arms"]
     assert arms[1]["replies"] == 2

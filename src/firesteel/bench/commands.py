@@ -15,6 +15,7 @@ from firesteel.options import (
     AsJson,
     Compiled,
     Device,
+    DrafterName,
     Dtype,
     MaxTokens,
     Target,
@@ -35,12 +36,15 @@ LlamaCpp = Annotated[
 
 @app.command("decode")
 def decode(
-    policies: Annotated[str, typer.Option(help="Arms, as off,chain,tree:16; ratios are to the first.")] = "off,auto",
+    policies: Annotated[
+        str, typer.Option(help="Arms, as off,chain:4,auto@ngram; ratios are to the first.")
+    ] = "off,auto",
     prompts: Annotated[Path | None, typer.Option(help="A folder of *.jsonl prompts; none takes the shipped.")] = None,
     limit: Annotated[int, typer.Option(help="Conversations.")] = 20,
     target: Target = DEFAULT_TARGET,
     dtype: Dtype = "fp32",
     compiled: Compiled = None,
+    drafter: DrafterName = None,
     width: Width = None,
     max_tokens: MaxTokens = 128,
     temperature: Temperature = 0.0,
@@ -57,7 +61,7 @@ def decode(
 
     conversations = held_out(prompts, limit)
     params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed)
-    model = load_model(target, dtype, device, compiled)
+    model = load_model(target, dtype, device, compiled, drafter)
     arms = parse_arms(model, policies, width)
     with Progress(console=err) as progress:
         task = progress.add_task("decoding", total=len(conversations))
@@ -68,7 +72,7 @@ def decode(
         "temperature": temperature,
         "prompts": str(prompts or "shipped, held-out lines"),
     }
-    result = {"command": _command(), **summary(model, arms, settings)}
+    result = {"command": command_line(), **summary(model, arms, settings)}
     if output is not None:
         name = f"decode-{dtype}" + (f"-t{temperature:g}" if temperature else "")
         write(result, output, name, f"Decode speed by policy, {dtype}, T = {temperature:g}", decode_tables(result))
@@ -101,7 +105,7 @@ def width(
     with Progress(console=err) as progress:
         task = progress.add_task("forwards", total=None)
         records = measure(target, chosen, *counts, repeats, llama_cpp, device, lambda: progress.advance(task))
-    result = {"machine": machine(), "command": _command(), "records": records}
+    result = {"machine": machine(), "command": command_line(), "records": records}
     output = output or cache_folder("results")
     write_width(result, output)
     err.print(f"written to {output}")
@@ -126,14 +130,26 @@ def quality(
     with Progress(console=err) as progress:
         task = progress.add_task("windows", total=windows * len(names))
         records = measure(target, names, windows, llama_cpp, lambda: progress.advance(task))
-    result = {"machine": machine(), "command": _command(), "records": records}
+    result = {"machine": machine(), "command": command_line(), "records": records}
     if output is not None:
         write(result, output, "quality", "Probabilities by dtype", quality_table(records))
     print_text(json.dumps(result) + "\n" if as_json else quality_table(records) + "\n")
 
 
-def _command() -> str:
+def command_line() -> str:
+    """How this process was called, for result files."""
     return " ".join(["firesteel", *sys.argv[1:]])
+
+
+def temperatures_of(text: str) -> tuple[float, ...]:
+    """Temperatures with commas between. Raises InvalidParameter."""
+    from firesteel.errors import InvalidParameter
+    from firesteel.sampling import SamplingParams
+
+    try:
+        return tuple(SamplingParams(temperature=float(part)).temperature for part in text.split(","))
+    except ValueError as error:
+        raise InvalidParameter(f"temperatures must be numbers >= 0 with commas between, got {text!r}") from error
 
 
 def _numbers(text: str, name: str) -> list[int]:

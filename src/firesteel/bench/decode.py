@@ -10,10 +10,11 @@ from typing import Any
 from firesteel.bench.machine import machine
 from firesteel.bench.prompts import Conversation
 from firesteel.bench.statistics import geometric_mean_interval, is_looped
+from firesteel.engine.drafter import Drafter, NoDrafter
 from firesteel.engine.engine import Engine
 from firesteel.engine.request import Request
-from firesteel.errors import InvalidParameter
-from firesteel.model import Model
+from firesteel.errors import InvalidParameter, unknown
+from firesteel.model import NGRAM, Model
 from firesteel.rounds import RoundReport
 from firesteel.sampling import SamplingParams
 
@@ -25,7 +26,7 @@ class Arm:
     Fields:
         speeds: decode tokens per second per reply, by (conversation, turn).
         looped: replies of this arm that ended in a repetition loop.
-        parts: (draft, verify, rest) milliseconds of every round that is no request's first.
+        parts: (draft, verify, host) milliseconds of every round that is no request's first.
     """
 
     policy: str
@@ -49,25 +50,27 @@ class Arm:
 
 
 def parse_arms(model: Model, policies: str, width: int | None) -> list[Arm]:
-    """Arms from `off,chain,tree:16`: a policy's name, and a width of its own after a colon."""
+    """Arms from `off,chain:4,auto@ngram`: a policy, `@ngram` to leave the drafter out, and a width after a colon."""
     arms = []
     for item in policies.split(","):
         name, _, own = item.strip().partition(":")
+        name, _, source = name.partition("@")
         if own and not own.isdigit():
             raise InvalidParameter(f"width in {item!r} must be a whole number")
-        rows = int(own) if own else width
-        arms.append(_arm(model, name, rows))
+        if source not in ("", NGRAM):
+            raise unknown("drafter of an arm", source, (NGRAM,))
+        arms.append(_arm(model, name, int(own) if own else width, NoDrafter() if source else None))
     return arms
 
 
-def _arm(model: Model, name: str, width: int | None) -> Arm:
+def _arm(model: Model, name: str, width: int | None, drafter: Drafter | None) -> Arm:
     parts: list[tuple[float, float, float]] = []
 
     def record(report: RoundReport) -> None:
         if not report.first:
             parts.append((report.draft_ms, report.verify_ms, report.other_ms))
 
-    return Arm(name, width, model.engine(name, width=width, record=record), parts)
+    return Arm(name, width, model.engine(name, width=width, drafter=drafter, record=record), parts)
 
 
 def run(
@@ -127,14 +130,14 @@ def summary(model: Model, arms: Sequence[Arm], settings: dict[str, Any]) -> dict
 
 
 def _round(arm: Arm) -> dict[str, Any]:
-    """Where a round's milliseconds go: medians, and the host's share (everything but model forwards)."""
-    draft, verify, rest = (statistics.median(part) for part in zip(*arm.parts, strict=True))
+    """Where a round's milliseconds go, in medians: the drafter, the target's forward, the host's everything else."""
+    draft, verify, host = (statistics.median(part) for part in zip(*arm.parts, strict=True))
     return {
         "policy": arm.policy,
+        "drafter": arm.engine.drafter.name,
         "width": arm.width,
         "rounds": len(arm.parts),
         "draft_ms": draft,
         "verify_ms": verify,
-        "rest_ms": rest,
-        "host_ms": statistics.median(draft + rest for draft, _, rest in arm.parts),
+        "host_ms": host,
     }

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from firesteel.bench import peers
 from firesteel.bench.prompts import held_out
-from firesteel.model import Model
+from firesteel.model import NGRAM, Model
 from firesteel.models.quantize import mean_kl
 from firesteel.models.rows import pack
 from firesteel.models.target import Target, new_cache
@@ -45,13 +45,13 @@ def measure(
         mean_kl: mean over them of KL(fp32 || dtype), in nats.
         same_top: share of them whose likeliest next token is fp32's; None for llama.cpp, which does not say.
     """
-    reference = Model.load(target, compiled=False)
+    reference = Model.load(target, compiled=False, drafter=NGRAM)
     ids = reference.encode(held_out_text())
     windows = min(windows, len(ids) // WINDOW)
     texts = [ids[i * WINDOW : (i + 1) * WINDOW] for i in range(windows)]
     records = []
     for dtype in dtypes:
-        model = Model.load(target, dtype=dtype, compiled=True)
+        model = Model.load(target, dtype=dtype, compiled=True, drafter=NGRAM)
         kl, same = [], []
         for text in texts:
             p, q = score(reference.target, text), score(model.target, text)

@@ -45,14 +45,42 @@ def decode_tables(result: dict[str, Any]) -> str:
         cells += [f"{arm['decode_tokens_per_s']:.1f}", f"{arm['tokens_per_round']:.2f}", *ratio]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     lines += [
-        "\nMilliseconds of a round (medians; host is everything but model forwards):\n",
-        "| policy | width | rounds | draft | verify | rest | host |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "\nMilliseconds of a round (medians): the drafter, the target's forward, and the host's everything else.\n",
+        "| policy | drafter | width | rounds | draft | verify | host |",
+        "|---|---|---:|---:|---:|---:|---:|",
     ]
     for one in result["rounds"]:
-        parts = " | ".join(f"{one[name]:.2f}" for name in ("draft_ms", "verify_ms", "rest_ms", "host_ms"))
-        lines.append(f"| {one['policy']} | {one['width'] or ''} | {one['rounds']} | {parts} |")
+        parts = " | ".join(f"{one[name]:.2f}" for name in ("draft_ms", "verify_ms", "host_ms"))
+        lines.append(f"| {one['policy']} | {one['drafter']} | {one['width'] or ''} | {one['rounds']} | {parts} |")
     return "\n".join(lines)
+
+
+def eval_tables(result: dict[str, Any]) -> str:
+    """Markdown of `firesteel eval`: per temperature, tokens per round and acceptance by source, and the confidence."""
+    parts = []
+    for run in result["temperatures"]:
+        positions = range(1, run["drafts"] + 1)
+        lines = [
+            f"T = {run['temperature']:g}, chains of {run['drafts']} drafts; acceptance of a draft, given those before it:\n",
+            "| source | tokens/round | rounds | " + " | ".join(map(str, positions)) + " |",
+            "|---|---:|---:|" + "---:|" * len(positions),
+        ]
+        for name, one in [("all", run), *run["sources"].items()]:
+            shares = " | ".join(f"{share:.3f}" for share in one["acceptance"])
+            lines.append(f"| {name} | {one['tokens_per_round']:.3f} | {one['rounds']} | {shares} |")
+        if "confidence" in run:
+            lines += [
+                "\n| confidence head | mean | accepted | ECE | AUC | Brier |",
+                "|---|---:|---:|---:|---:|---:|",
+            ]
+            for name, one in [("all", run), *run["sources"].items()]:
+                c = one["confidence"]
+                area = "" if c["auc"] is None else f"{c['auc']:.3f}"
+                lines.append(
+                    f"| {name} | {c['mean']:.3f} | {c['accepted']:.3f} | {c['ece']:.3f} | {area} | {c['brier']:.3f} |"
+                )
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
 
 
 def quality_table(records: Sequence[Record]) -> str:

@@ -14,7 +14,7 @@ import torch
 from firesteel.bench import peers
 from firesteel.bench.peers import CONTEXTS, ROWS
 from firesteel.errors import unknown
-from firesteel.model import Model
+from firesteel.model import NGRAM, Model
 from firesteel.models.cache import KVCache
 from firesteel.models.rows import pack
 from firesteel.models.target import Target, new_cache
@@ -106,7 +106,7 @@ def measure(
     for mode, dtype in chosen:
         if mode not in MODES:
             raise unknown("mode", mode, MODES)
-        model = Model.load(target, dtype=dtype, device=device, compiled=mode == "compiled")
+        model = Model.load(target, dtype=dtype, device=device, compiled=mode == "compiled", drafter=NGRAM)
         folder = model.loaded.folder
         for record in WidthBench(model.target, repeats).run(rows, contexts, on_cell):
             records.append({"engine": "firesteel", "mode": mode, "dtype": dtype, **record})

@@ -26,8 +26,8 @@ from firesteel.engine.verify import VerifyRequest, verify
 from firesteel.models.rows import PackedRows, pack
 from firesteel.models.target import Target, new_cache
 from firesteel.policy import MAX_WIDTH, Policy
-from firesteel.rounds import RoundReport
-from firesteel.tree import TokenTree
+from firesteel.rounds import Draft, RoundReport
+from firesteel.tree import Proposal, TokenTree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,13 +150,14 @@ class Engine:
         first = self._begin(requests)
         views = [request.view() for request in requests]
 
+        plan = self.policy.plan(views)  # how far to draft each request
         with watch("draft"):
-            plan = self.policy.plan(views)  # how far to draft each request
             drafts = self.drafter.draft(requests, plan)  # one pass over all blocks
-            candidates, trees = self.policy.grow(views, plan, drafts)
+        candidates, trees = self.policy.grow(views, plan, drafts)
         with watch("verify"):
             logits, features = self.target.forward(self._pack(batch, trees), self.cache)
-        verified = verify(trees, logits, [_facts(request) for request in requests], vocab_size=self.vocab_size)
+        facts = [_facts(*one, logits.device) for one in zip(requests, trees, drafts, strict=True)]
+        verified = verify(trees, logits, facts, vocab_size=self.vocab_size)
         outcomes = [one.outcome for one in verified]
 
         self._keep(batch, trees, [outcome.path for outcome in outcomes], features)
@@ -207,11 +208,17 @@ class Engine:
                 kept.append(features[start + torch.as_tensor(path, device=features.device)])
             start += tree.width
         if kept:
-            self.drafter.observe(batch.requests, kept)
+            with self.watch("draft"):
+                self.drafter.observe(batch.requests, kept)
 
 
-def _facts(request: Request) -> VerifyRequest:
-    return VerifyRequest(request.params, request.seed, request.prompt, request.output, tuple(request.stop_ids))
+def _facts(request: Request, tree: TokenTree, draft: Draft | None, device: torch.device) -> VerifyRequest:
+    stop_ids = tuple(request.stop_ids)
+    drafted = None
+    if tree.proposal is Proposal.DRAWN and draft is not None:
+        depths = tree.depths.tolist()
+        drafted = lambda row: torch.from_numpy(draft.proposal(depths[row])).to(device)  # noqa: E731
+    return VerifyRequest(request.params, request.seed, request.prompt, request.output, stop_ids, drafted)
 
 
 def _output(request: Request, tokens: list[int]) -> Output:

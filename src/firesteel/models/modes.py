@@ -10,12 +10,14 @@ while the eager forward already answers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from firesteel.errors import UnsupportedModel
 from firesteel.models.compact import CompactDecoder, supports
+from firesteel.models.drafters.blocks import Blocks, NativeBlocks, TorchBlocks, supports_blocks
+from firesteel.models.drafters.model import DrafterModel
 from firesteel.models.fast import CompactTarget
 from firesteel.models.loading import LoadedTarget
 from firesteel.models.native import NativeDecoder
@@ -32,6 +34,7 @@ class Modes:
         loaded: the target.
         dtype: "fp32", "bf16" or "int8".
         compiled: True waits for the kernels, False never uses them, None uses them once they are there.
+        taps: layers (0-based, rising) whose outputs a drafter wants to see.
         say: takes lines of progress.
 
     Raises:
@@ -40,9 +43,15 @@ class Modes:
     """
 
     def __init__(
-        self, loaded: LoadedTarget, dtype: str, compiled: bool | None, say: Callable[[str], None] = lambda line: None
+        self,
+        loaded: LoadedTarget,
+        dtype: str,
+        compiled: bool | None,
+        *,
+        taps: Sequence[int] = (),
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._loaded, self._dtype, self._say = loaded, dtype, say
+        self._loaded, self._dtype, self._taps, self._say = loaded, dtype, tuple(taps), say
         self._shape = TargetShape.of(loaded.config)
         reason = supports(loaded.config)
         if loaded.device.type != "cpu":
@@ -71,6 +80,12 @@ class Modes:
         """ "compiled" or "eager": what `target` is now."""
         return "compiled" if self.target is self._compiled else "eager"
 
+    def blocks(self, drafter: DrafterModel) -> Blocks:
+        """The backbone pass of a drafter, its embedding and head lent, on the same kind of forward as `target`."""
+        if self.target is self._compiled and self._build is not None and supports_blocks(drafter) is None:
+            return NativeBlocks(drafter, self._build, self._dtype)
+        return TorchBlocks(drafter)
+
     def _wait(self) -> None:
         assert self._build is not None
         if not self._build.ready():
@@ -83,16 +98,16 @@ class Modes:
     def _compact(self) -> CompactDecoder:
         loaded = self._loaded
         if in_files(loaded.folder, loaded.config) is None:
-            decoder = from_folder(loaded.folder, loaded.config, loaded.dtype)
+            decoder = from_folder(loaded.folder, loaded.config, loaded.dtype, taps=self._taps)
         else:
-            decoder = from_transformers(loaded.model)
+            decoder = from_transformers(loaded.model, taps=self._taps)
         return quantize(decoder) if self._dtype == "int8" else decoder
 
     def _plain(self) -> Target:
         if self._dtype != "int8":
             from firesteel.models.hf import TransformersTarget  # seconds of imports that the compiled forward spares
 
-            return TransformersTarget(self._loaded.model)
+            return TransformersTarget(self._loaded.model, taps=self._taps)
         return self._over(self._compact())
 
     def _native(self, build: Build) -> Target:

@@ -50,7 +50,17 @@ class Model(Structure):
         ("head", Matrix),
         *(
             (name, c_int64)
-            for name in ("count", "hidden", "heads", "kv_heads", "dim", "vocab", "tap_count", "window_count")
+            for name in (
+                "count",
+                "hidden",
+                "heads",
+                "kv_heads",
+                "dim",
+                "embed_rows",
+                "vocab",
+                "tap_count",
+                "window_count",
+            )
         ),
         ("embed_kind", c_int32),
         ("eps", c_float),
@@ -180,6 +190,7 @@ class NativeDecoder:
             shape.heads,
             shape.kv_heads,
             shape.head_dim,
+            embed.shape[0],
             shape.vocab,
             len(shape.taps),
             len(windows),

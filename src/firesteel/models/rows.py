@@ -1,4 +1,4 @@
-"""The rows of one target forward: every row of every tree of a batch, flat.
+"""The rows of one forward: every row of every tree, or of every drafter's block, of a batch, flat.
 
 Slots first_slot .. first_slot+B-1 of the cache take part, so that K/V is a contiguous view and nothing is gathered.
 A slot of that range which is not in the batch has no rows; its padding sees place 0 and is never read back.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from firesteel.tree import TokenTree
+from firesteel.tree import BoolArray, IntArray
 
 # Attention sums over whole blocks of this many places, whatever the context: the order of its sums, and with it the
 # last bit of every row, then does not depend on how many rows a verify has.
@@ -60,8 +62,60 @@ class PackedRows:
         return self._masks[key]
 
 
+class RowSet(Protocol):
+    """One request's rows: a `TokenTree`, or a `Block`."""
+
+    @property
+    def width(self) -> int:
+        """Rows."""
+        ...
+
+    @property
+    def tokens(self) -> IntArray:
+        """`int64[R]`."""
+        ...
+
+    @property
+    def depths(self) -> IntArray:
+        """`int64[R]` distance of each row's position from the context's end."""
+        ...
+
+    @property
+    def ancestor_mask(self) -> BoolArray:
+        """`bool[R, R]` which rows of the set each row sees."""
+        ...
+
+
+@dataclass(frozen=True)
+class Block:
+    """A drafter's block: the anchor, then masks; all rows see each other, or only those before them."""
+
+    anchor: int
+    mask_token: int
+    width: int
+    causal: bool
+
+    @cached_property
+    def tokens(self) -> IntArray:
+        """The anchor and the masks."""
+        tokens = np.full(self.width, self.mask_token, np.int64)
+        tokens[0] = self.anchor
+        return tokens
+
+    @property
+    def depths(self) -> IntArray:
+        """One position a row."""
+        return np.arange(self.width)
+
+    @property
+    def ancestor_mask(self) -> BoolArray:
+        """Lower triangle, or all."""
+        whole = np.ones((self.width, self.width), np.bool_)
+        return np.tril(whole) if self.causal else whole
+
+
 def pack(
-    trees: Sequence[TokenTree], slots: Sequence[int], contexts: Sequence[int], device: torch.device | str = "cpu"
+    trees: Sequence[RowSet], slots: Sequence[int], contexts: Sequence[int], device: torch.device | str = "cpu"
 ) -> PackedRows:
     """Lay the rows of `trees` out flat, in the order given.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
@@ -15,6 +15,9 @@ from torch import Tensor
 
 from firesteel.errors import UnsupportedModel
 from firesteel.models.compact import CompactDecoder, Layer, Linear, RMSNorm, Shape, supports
+
+if TYPE_CHECKING:
+    from firesteel.models.loading import LoadedTarget
 
 
 def from_transformers(model: Any, *, taps: Sequence[int] = ()) -> CompactDecoder:
@@ -57,6 +60,24 @@ def from_folder(folder: str, config: Any, dtype: torch.dtype, *, taps: Sequence[
     theta = (getattr(config, "rope_parameters", None) or {}).get("rope_theta", 10000.0)
     inv_freq = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim)
     return _assemble(config, tensors, inv_freq, 1.0, taps)
+
+
+def embedding_and_head(loaded: LoadedTarget) -> tuple[Tensor, Tensor]:
+    """A target's input embedding and output head, `[vocab, hidden]` each, for a drafter that borrows them.
+
+    From its files where they can be read there, so that transformers' model is not loaded for two tensors.
+    """
+    if in_files(loaded.folder, loaded.config) is not None:
+        model = loaded.model
+        return model.get_input_embeddings().weight.detach(), model.get_output_embeddings().weight.detach()
+    names = {"model.embed_tokens.weight", "lm_head.weight"}
+    tensors: dict[str, Tensor] = {}
+    for file in sorted(Path(loaded.folder).glob("*.safetensors")):
+        with safe_open(file, framework="pt") as opened:
+            for name in names.intersection(opened.keys()):
+                tensors[name] = opened.get_tensor(name)
+    embed = _tensor(tensors, "model.embed_tokens.weight")
+    return embed, embed if loaded.config.tie_word_embeddings else _tensor(tensors, "lm_head.weight")
 
 
 def _assemble(

@@ -11,7 +11,7 @@ import numpy as np
 from firesteel.policy.base import Untaught, check_width, within
 from firesteel.policy.candidates import Candidates, candidates
 from firesteel.rounds import Draft, Plan, RoundView
-from firesteel.tree import TokenTree
+from firesteel.tree import Proposal, TokenTree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +48,15 @@ class Off(Untaught):
 class _Fixed(Untaught):
     """What the fixed chain and the fixed tree share: everything but the choice of rows."""
 
+    draws = False  # whether drafters should draw their picks at T > 0
+
     def __init__(self, config: FixedConfig = FixedConfig()) -> None:
         self.config = config
 
     def plan(self, views: Sequence[RoundView]) -> Plan:
         """Draft no further than a chain of this width reaches."""
-        return Plan(np.array([max(0, min(view.room, self.config.width - 1)) for view in views], np.int64))
+        lengths = np.array([max(0, min(view.room, self.config.width - 1)) for view in views], np.int64)
+        return Plan(lengths, drawn=self.draws)
 
     def grow(
         self, views: Sequence[RoundView], plan: Plan, drafts: Sequence[Draft | None]
@@ -61,8 +64,17 @@ class _Fixed(Untaught):
         """All candidates, and of each request the chosen rows, within the plan's budget."""
         if self.config.width == 1:
             return Off().grow(views, plan, drafts)
-        grown = [candidates(view, draft) for view, draft in zip(views, drafts, strict=True)]
-        return [one.tree for one in grown], within([self.choose(one) for one in grown], plan.budget)
+        both = [self._one(view, draft) for view, draft in zip(views, drafts, strict=True)]
+        return [grown for grown, _ in both], within([chosen for _, chosen in both], plan.budget)
+
+    def _one(self, view: RoundView, draft: Draft | None) -> tuple[TokenTree, TokenTree]:
+        """All candidates of one request, and the rows chosen of them."""
+        if draft is not None and draft.sampled:
+            # How many draws are verified is decided by the width alone, never by which tokens came.
+            drawn = drawn_chain(draft, min(view.room, self.config.width - 1))
+            return drawn, drawn
+        grown = candidates(view, draft)
+        return grown.tree, self.choose(grown)
 
     def choose(self, grown: Candidates) -> TokenTree:
         """The rows to verify."""
@@ -70,9 +82,13 @@ class _Fixed(Untaught):
 
 
 class FixedChain(_Fixed):
-    """The first `width` rows of the main line: the drafter's picks, then the n-gram chain below the last of them."""
+    """The first `width` rows of the main line: the drafter's picks, then the n-gram chain below the last of them.
+
+    At T > 0 a drafter draws its picks, and the chain is verified by rejection; there n-grams have no part in it.
+    """
 
     name: Final = "chain"
+    draws = True
 
     def choose(self, grown: Candidates) -> TokenTree:
         """The head of the main line."""
@@ -87,3 +103,9 @@ class FixedTree(_Fixed):
     def choose(self, grown: Candidates) -> TokenTree:
         """The best-first prefix."""
         return grown.tree.prefix(self.config.width)
+
+
+def drawn_chain(draft: Draft, length: int) -> TokenTree:
+    """The first `length` picks of a sampled draft: a chain of genuine draws, which only rejection verifies."""
+    tokens, q = draft.top_tokens[:length, 0], draft.top_probs[:length, 0]
+    return TokenTree.chain(draft.anchor, tokens.tolist(), q=q, proposal=Proposal.DRAWN)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from firesteel.bench.commands import temperatures_of
 from firesteel.default_target import DEFAULT_TARGET
 from firesteel.errors import InvalidParameter
 from firesteel.options import AsJson, Compiled, Device, Dtype, Target, err, load_model, out, print_text
@@ -51,7 +52,7 @@ def selfplay(
         raise InvalidParameter("say how much: --conversations, --seconds or --prompts")
     if server and not (prompts and server_model):
         raise InvalidParameter("--server needs --prompts, for a server only replies, and --server-model")
-    drawn = _temperatures(temperatures)
+    drawn = temperatures_of(temperatures)
 
     # Wrong files fail here, before anything heavy is imported or loaded.
     from firesteel.train.overlap import Overlap
@@ -71,7 +72,7 @@ def selfplay(
     from firesteel.train.server import ServerDecoder
     from firesteel.train.stream import EngineDecoder, together
 
-    model = None if server else load_model(target, dtype, device, compiled)
+    model = None if server else load_model(target, dtype, device, compiled, drafter="ngram")
     chat = Chat(model.loaded if model else load(target))
     end = float("inf") if seconds is None else time.monotonic() + seconds
     play = SelfPlay(
@@ -135,15 +136,6 @@ def check(
             out.print(f"{len(overlaps)} conversations hold an evaluation prompt")
     if overlaps:
         raise typer.Exit(1)
-
-
-def _temperatures(text: str) -> tuple[float, ...]:
-    from firesteel.sampling import SamplingParams
-
-    try:
-        return tuple(SamplingParams(temperature=float(part)).temperature for part in text.split(","))
-    except ValueError as error:
-        raise InvalidParameter(f"temperatures must be numbers >= 0 with commas between, got {text!r}") from error
 
 
 def _missing(

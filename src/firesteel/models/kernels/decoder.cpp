@@ -6,7 +6,7 @@ using namespace firesteel;
 
 extern "C" {
 
-int32_t firesteel_version() { return 2; }
+int32_t firesteel_version() { return 3; }
 
 // 0, or what is out of its range: 1 a token, 2 a slot, 3 a place, 4 a row of the mask, 5 the mask's length,
 // 6 a row to keep.
@@ -14,7 +14,7 @@ int32_t firesteel_forward(const Model* model, const Call* call) {
   const Call& c = *call;
   if (c.length % 16 || c.length > c.capacity || c.kept > c.n) return c.kept > c.n ? 6 : 5;
   for (int64_t i = 0; i < c.n; ++i) {
-    if (c.tokens[i] < 0 || c.tokens[i] >= model->vocab) return 1;
+    if (c.tokens[i] < 0 || c.tokens[i] >= model->embed_rows) return 1;
     if (c.slots[i] < 0 || c.slots[i] >= c.slots_count) return 2;
     if (c.places[i] < 0 || c.places[i] >= c.capacity) return 3;
     if (c.flat[i] < 0 || c.flat[i] >= c.slots_count * c.width) return 4;

@@ -15,12 +15,12 @@ struct LayerWeights {
 };
 
 struct Model {
-  const void* embed;  // [vocab, hidden]
+  const void* embed;  // [embed_rows, hidden]
   const float *inv_freq, *norm;
   const LayerWeights* layers;
   const int64_t *taps, *windows;  // windows: sliding window of each mask, 0 for none
   Matrix head;
-  int64_t count, hidden, heads, kv_heads, dim, vocab, tap_count, window_count;
+  int64_t count, hidden, heads, kv_heads, dim, embed_rows, vocab, tap_count, window_count;
   int32_t embed_kind;
   float eps, rope_scale;
 };

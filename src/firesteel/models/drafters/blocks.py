@@ -1,0 +1,186 @@
+"""One backbone pass over the blocks of a whole batch: on torch, or by the compiled kernels.
+
+    TorchBlocks     the plain twin: any drafter, any device
+    NativeBlocks    the kernels of the target's fast path: drafters whose layers are a compact decoder's
+
+Both keep context K/V in a `KVCache` of the drafter's own shape and give the same states within rounding.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from firesteel.errors import UnsupportedModel
+from firesteel.models.cache import KVCache
+from firesteel.models.compact import CompactDecoder, Layer, Linear, RMSNorm, Shape
+from firesteel.models.drafters import backbone
+from firesteel.models.drafters.model import DrafterModel
+from firesteel.models.native import NativeDecoder, supports_native
+from firesteel.models.package import Build
+from firesteel.models.quantize import quantize
+from firesteel.models.rows import Block, pack
+
+
+class Blocks(Protocol):
+    """The backbone pass; see `TorchBlocks.__call__`."""
+
+    def __call__(
+        self, anchors: Sequence[int], widths: Sequence[int], slots: Sequence[int], cache: KVCache
+    ) -> tuple[Tensor, Tensor]:
+        """Base logits and states of every row of every block."""
+        ...
+
+
+def new_context_cache(model: DrafterModel, slots: int, dtype: torch.dtype, device: torch.device) -> KVCache:
+    """An empty cache for the context K/V of `slots` requests."""
+    shape = model.config
+    return KVCache(
+        layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim, dtype=dtype, device=device, slots=slots
+    )
+
+
+@torch.inference_mode()
+def append_context(model: DrafterModel, cache: KVCache, slots: Sequence[int], features: Sequence[Tensor]) -> None:
+    """Append the context K/V of new tokens, features `[a, n * H_target]` each, behind what the slots hold."""
+    counts = [len(rows) for rows in features]
+    cache.reserve(slots, counts)
+    dtype, device = model.fc.weight.dtype, model.fc.weight.device
+    places = torch.cat(
+        [torch.arange(cache.lengths[s], cache.lengths[s] + n) for s, n in zip(slots, counts, strict=True)]
+    )
+    owners = torch.repeat_interleave(torch.tensor(slots), torch.tensor(counts))
+    places, owners = places.to(cache.keys.device), owners.to(cache.keys.device)
+    keys, values = model.context(torch.cat(list(features)).to(device, dtype), places.to(device))
+    for layer, (key, value) in enumerate(zip(keys, values, strict=True)):
+        cache.keys[owners, layer, :, places] = key.to(cache.keys)
+        cache.values[owners, layer, :, places] = value.to(cache.values)
+    for slot, count in zip(slots, counts, strict=True):
+        cache.lengths[slot] += count
+
+
+class TorchBlocks:
+    """The plain twin, padded to the widest block and the longest context."""
+
+    def __init__(self, model: DrafterModel) -> None:
+        self._model = model
+
+    @torch.inference_mode()
+    def __call__(
+        self, anchors: Sequence[int], widths: Sequence[int], slots: Sequence[int], cache: KVCache
+    ) -> tuple[Tensor, Tensor]:
+        """One pass over blocks of `widths[i] >= 1` rows at the ends of the contexts in `slots[i]`.
+
+        Returns:
+            base logits fp32 `[N, draft_vocab]` and final-normed states `[N, H]` of the N rows, block after block.
+        """
+        model, device = self._model, self._model.fc.weight.device
+        lengths = torch.tensor([cache.lengths[slot] for slot in slots], device=device)
+        longest, most = int(lengths.max()), max(widths)
+        places = torch.arange(longest, device=device).expand(len(slots), -1)
+
+        def held(stored: Tensor) -> list[Tensor]:
+            part = stored[list(slots)][:, :, :, :longest].transpose(2, 3)  # [C, layers, T, kv_heads, D]
+            return [part[:, layer].to(model.fc.weight) for layer in range(model.config.layers)]
+
+        context = backbone.Context(held(cache.keys), held(cache.values), places, (places < lengths[:, None])[:, None])
+        rows = model.rows(torch.tensor(anchors, device=device)[:, None], most)
+        used = torch.tensor(widths, device=device)[:, None]
+        h = model.block(rows, lengths[:, None], context, used)[:, 0]  # [C, B, H]
+        h = h[torch.arange(most, device=device) < used]
+        return model.logits(h), h
+
+
+class NativeBlocks:
+    """The kernels' twin; its weights in the dtype asked for.
+
+    Raises UnsupportedModel where `supports_blocks` says why not.
+    """
+
+    def __init__(self, model: DrafterModel, build: Build, dtype: str) -> None:
+        if reason := supports_blocks(model):
+            raise UnsupportedModel(reason)
+        self._config, self._norm = model.config, RMSNorm(model.norm.weight.detach().float(), model.config.eps)
+        if dtype == "bf16":
+            model = copy.deepcopy(model).to(torch.bfloat16)  # the context goes on in the caller's dtype
+        decoder = compact(model)
+        self._decoder = NativeDecoder(quantize(decoder) if dtype == "int8" else decoder, build)
+
+    @torch.inference_mode()
+    def __call__(
+        self, anchors: Sequence[int], widths: Sequence[int], slots: Sequence[int], cache: KVCache
+    ) -> tuple[Tensor, Tensor]:
+        """See `TorchBlocks.__call__`."""
+        causal = self._config.causal[0]
+        blocks = [Block(a, self._config.mask_token_id, w, causal) for a, w in zip(anchors, widths, strict=True)]
+        cache.reserve(slots, widths)  # a block's own K/V stand behind the context until the next one's
+        rows = pack(blocks, slots, [cache.lengths[slot] for slot in slots])
+        keys, values = cache.keys[rows.slot_range], cache.values[rows.slot_range]
+        logits, last = self._decoder(rows, keys, values)
+        return logits, self._norm(last)
+
+
+def supports_blocks(model: DrafterModel) -> str | None:
+    """None when the kernels can run a drafter's backbone, else a sentence saying why not."""
+    config = model.config
+    if config.conv_kernel:
+        return "the kernels know no convolutions along a block"
+    if not config.uniform:
+        return "the layers of this drafter see their blocks in different directions"
+    if config.embedding_scale != 1.0 or config.output_multiplier != 1.0 or config.softcap is not None:
+        return "the kernels do not scale a drafter's input or logits"
+    return supports_native(_shape(model))
+
+
+def _shape(model: DrafterModel) -> Shape:
+    config = model.config
+    return Shape(
+        layers=config.layers,
+        hidden=config.hidden,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        intermediate=config.intermediate,
+        vocab=config.draft_vocab,
+        eps=config.eps,
+        rope_scale=model.rope_scale,
+        windows=config.windows,
+        taps=(config.layers - 1,),
+    )
+
+
+def compact(model: DrafterModel) -> CompactDecoder:
+    """The backbone's layers and head as a compact decoder, tapped behind its last layer."""
+    assert model.embed is not None and model.head is not None, "lend() comes first"
+    shape, eps = _shape(model), model.config.eps
+
+    def norm(module: backbone.Norm) -> RMSNorm:
+        return RMSNorm(module.weight.detach(), eps)
+
+    def beside(*parts: torch.nn.Linear) -> Linear:
+        bias = None if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts])
+        return Linear(torch.cat([part.weight.detach() for part in parts]), bias)
+
+    layers = []
+    for layer in model.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        layers.append(
+            Layer(
+                shape,
+                {
+                    "input_norm": norm(layer.input_layernorm),
+                    "qkv": beside(attention.q_proj, attention.k_proj, attention.v_proj),
+                    "q_norm": norm(attention.q_norm),
+                    "k_norm": norm(attention.k_norm),
+                    "o": beside(attention.o_proj),
+                    "post_norm": norm(layer.post_attention_layernorm),
+                    "gate_up": beside(mlp.gate_proj, mlp.up_proj),
+                    "down": beside(mlp.down_proj),
+                },
+            )
+        )
+    return CompactDecoder(shape, model.embed, layers, norm(model.norm), Linear(model.head), model.inv_freq).eval()
