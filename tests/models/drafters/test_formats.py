@@ -102,6 +102,37 @@ SPECFORGE: dict[str, Any] = BACKBONE | {
     },
 }
 
+# DeepSpec's for Gemma 4 12B: the target's text configuration, with the same keys set.
+GEMMA4: dict[str, Any] = {key: DEEPSPEC[key] for key in ("block_size", *_DSPARK)} | {
+    "architectures": ["Gemma4DSparkModel"],
+    "model_type": "gemma4_text",
+    "attention_k_eq_v": True,
+    "enable_moe_block": False,
+    "final_logit_softcapping": 30.0,
+    "global_head_dim": 512,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 3840,
+    "hidden_size_per_layer_input": 0,
+    "intermediate_size": 15360,
+    "layer_types": ["full_attention"] * 5,
+    "mask_token_id": 4,
+    "max_position_embeddings": 262144,
+    "num_attention_heads": 16,
+    "num_global_key_value_heads": 1,
+    "num_hidden_layers": 5,
+    "num_key_value_heads": 8,
+    "num_target_layers": 48,
+    "rms_norm_eps": 1e-6,
+    "rope_parameters": {
+        "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1e6, "rope_type": "proportional"},
+        "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
+    },
+    "sliding_window": 1024,
+    "target_layer_ids": [5, 17, 29, 41, 46],
+    "vocab_size": 262144,
+}
+
 SPECULATORS: dict[str, Any] = {
     "architectures": ["DSparkSpeculator"],
     "speculators_model_type": "dspark",
@@ -156,6 +187,17 @@ def test_deepspec() -> None:
     )
     assert config.causal == (False,) * 5 and config.windows == (None,) * 5
     assert not config.reduced
+
+
+def test_deepspec_of_gemma4() -> None:
+    config = read(GEMMA4)
+    assert (config.family, config.values_from_keys, config.anchor_first) == ("gemma4", True, True)
+    assert (config.head_dim, config.kv_heads, config.softcap) == (512, 1, 30.0)
+    assert config.embedding_scale == 3840**0.5
+    assert config.rope == {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
+    assert config.windows == (None,) * 5 and config.causal == (False,) * 5
+    apart = read(GEMMA4, attention_k_eq_v=False)
+    assert (apart.values_from_keys, apart.kv_heads) == (False, 8)
 
 
 def test_deepspec_dflash_is_anchor_first() -> None:
@@ -288,7 +330,9 @@ def test_padded_draft_vocabulary_is_not_a_reduced_one() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "gemma": (DEEPSPEC | {"architectures": ["Gemma4DSparkModel"]}, "'Gemma4DSparkModel'.*Qwen3DSparkModel"),
+    "laguna": (DFLASH | {"architectures": ["DFlashLagunaForCausalLM"]}, "'DFlashLagunaForCausalLM'.*Gemma4DSparkModel"),
+    "gemma 4's experts": (GEMMA4 | {"enable_moe_block": True}, "enable_moe_block = True"),
+    "gemma 4's per-layer inputs": (GEMMA4 | {"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input = 256"),
     "domino": (SPECFORGE | {"architectures": ["DominoDraftModel"]}, "'DominoDraftModel'"),
     "domino head": (nested(SPECFORGE, projector_type="domino"), "projector_type = 'domino'"),
     "eagle": (SPECULATORS | {"speculators_model_type": "eagle3"}, "'eagle3'"),

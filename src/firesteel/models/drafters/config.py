@@ -10,6 +10,7 @@ from firesteel.errors import InvalidParameter
 
 Kind = Literal["dflash", "dspark", "dflash2"]
 MarkovKind = Literal["vanilla", "gated", "rnn"]
+Family = Literal["qwen3", "gemma4"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ class DrafterConfig:
         hidden, layers, heads, kv_heads, head_dim, intermediate, eps: the backbone.
         vocab: rows of the embedding table; draft_vocab: rows of its head. Fewer in the head need `d2t`.
         rope: transformers' rope parameters; the drafter's own, not the target's.
+        family: whose decoder layers the backbone has; values_from_keys: Gemma 4's values are its unrotated keys.
         attention_bias: q, k, v and o have biases.
         causal: per layer, whether a row sees only the rows of its block before it.
         windows: per layer, sliding window in tokens, or None.
@@ -59,6 +61,8 @@ class DrafterConfig:
     vocab: int
     draft_vocab: int
     rope: Mapping[str, Any] = field(default_factory=lambda: {"rope_type": "default", "rope_theta": 10000.0})
+    family: Family = "qwen3"
+    values_from_keys: bool = False
     attention_bias: bool = False
     causal: tuple[bool, ...]
     windows: tuple[int | None, ...]
@@ -94,6 +98,9 @@ class DrafterConfig:
             f"mask token is a row of its embedding table: {self.mask_token_id} is not below {self.vocab}",
         )
         require(self.markov_kind in ("vanilla", "gated", "rnn"), f"Markov head is not {self.markov_kind!r}")
+        require(self.family in ("qwen3", "gemma4"), f"layers are Qwen3's or Gemma 4's, not {self.family!r}")
+        require(self.family == "gemma4" or not self.values_from_keys, "values are its keys only in Gemma 4's layers")
+        require(self.family == "qwen3" or not self.conv_kernel, "convolutions wrap Qwen3's layers only")
         require(not self.conv_kernel or self.hidden % self.conv_group == 0, "convolution groups divide its width")
 
     @property

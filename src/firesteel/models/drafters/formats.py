@@ -1,6 +1,6 @@
 """From a drafter's config.json to `DrafterConfig`, for every format that block drafters are published in.
 
-    DeepSpec      Qwen3DSparkModel                     flat; rank 0 is a DFlash backbone in DSpark's layout
+    DeepSpec      Qwen3DSparkModel, Gemma4DSparkModel  flat; rank 0 is a DFlash backbone in DSpark's layout
     z-lab         DFlashDraftModel, DFlash2DraftModel  flat, or nested in `dflash_config`
     SpecForge     DSparkDraftModel                     nested in `dflash_config`
     speculators   dflash, dflash2, dspark              backbone in `transformer_layer_config`; tap ids one higher
@@ -12,7 +12,7 @@ returned as a note, so that a person can see it. A key that would change every d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from firesteel.errors import InvalidParameter, UnsupportedModel, unknown
@@ -32,8 +32,11 @@ FLAT: dict[str, Kind] = {
     "DSparkDraftModel": "dspark",
     "Qwen3DSparkModel": "dspark",
 }
+READ = (*FLAT, "Gemma4DSparkModel")
 SPECULATORS: tuple[Kind, ...] = ("dflash", "dflash2", "dspark")
 
+# transformers' default for Gemma 4's full attention.
+_GEMMA4_ROPE = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}
 # Where vLLM looks for the mask, in this order; dflash_config comes before the top level.
 _MASKS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 
@@ -55,6 +58,8 @@ def read_config(raw: Mapping[str, Any]) -> ReadConfig:
     """
     if "speculators_model_type" in raw:
         return _read_speculators(raw)
+    if (raw.get("architectures") or [None])[0] == "Gemma4DSparkModel":
+        return _read_gemma4(raw)
     return _read_flat(raw)
 
 
@@ -62,7 +67,7 @@ def _read_flat(raw: Mapping[str, Any]) -> ReadConfig:
     """DeepSpec, z-lab and SpecForge: like z-lab's code, every key of `dflash_config` comes before the top level's."""
     architecture = (raw.get("architectures") or ["none"])[0]
     if architecture not in FLAT:
-        raise UnsupportedModel(f"drafters of the architecture {architecture!r} cannot be read, only {', '.join(FLAT)}")
+        raise UnsupportedModel(f"drafters of the architecture {architecture!r} cannot be read, only {', '.join(READ)}")
     nested = table(raw, "dflash_config")
     keys, kind, notes = Keys(nested, raw), FLAT[architecture], []
     trained = "as DeepSpec trains them" if kind == "dspark" else "as z-lab's code reads them"
@@ -89,6 +94,32 @@ def _read_flat(raw: Mapping[str, Any]) -> ReadConfig:
         target=raw.get("target_name_or_path"),
         notes=notes,
     )
+
+
+def _read_gemma4(raw: Mapping[str, Any]) -> ReadConfig:
+    """DeepSpec's drafters with Gemma 4's layers: said in Qwen3's words, and marked.
+
+    Only full attention is in them, whose heads have a size and a rotary embedding of their own. The embedding is scaled
+    by sqrt(H); the logits are capped before the Markov bias is added.
+    """
+    said = {"hidden_activation": "gelu_pytorch_tanh", "enable_moe_block": False, "hidden_size_per_layer_input": 0}
+    for name, only in said.items():
+        if raw.get(name, only) != only:
+            raise UnsupportedModel(f"Gemma 4 drafters with {name} = {raw[name]!r} are not supported")
+    keys = Keys(raw)
+    shared = keys.flag("attention_k_eq_v", False)
+    ropes = table(raw, "rope_parameters")
+    qwen3 = {
+        "architectures": ["Qwen3DSparkModel"],
+        "model_type": "qwen3",
+        "head_dim": keys.whole("global_head_dim", 512),
+        "num_key_value_heads": keys.whole("num_global_key_value_heads" if shared else "num_key_value_heads"),
+        "rope_parameters": ropes.get("full_attention", ropes or _GEMMA4_ROPE),
+        "input_embedding_scale": keys.whole("hidden_size") ** 0.5,
+        "sliding_window": None,
+    }
+    read = _read_flat({**raw, **qwen3})
+    return replace(read, config=replace(read.config, family="gemma4", values_from_keys=shared))
 
 
 def _read_speculators(raw: Mapping[str, Any]) -> ReadConfig:

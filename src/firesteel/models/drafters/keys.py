@@ -14,6 +14,7 @@ _LAYER_TYPES = ("full_attention", "sliding_attention")
 _ROPE_KINDS = {
     "default": (),
     "linear": ("factor",),
+    "proportional": (),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "yarn": ("factor",),
 }
@@ -130,7 +131,7 @@ def rope_parameters(keys: Keys, notes: list[str]) -> dict[str, Any]:
     kind = "default" if kind == "mrope" else kind
     if kind not in _ROPE_KINDS:
         raise UnsupportedModel(str(unknown("rope_type", str(kind), _ROPE_KINDS)))
-    if rope.pop("partial_rotary_factor", 1.0) != 1.0:
+    if kind != "proportional" and rope.pop("partial_rotary_factor", 1.0) != 1.0:
         raise UnsupportedModel(f"drafters that rotate part of a head are not supported: rope_parameters = {found!r}")
     if missing := [name for name in _ROPE_KINDS[kind] if name not in rope]:
         raise InvalidParameter(f"rope_type {kind!r} needs {', '.join(missing)}, which config.json does not say")

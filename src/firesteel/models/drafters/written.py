@@ -27,6 +27,8 @@ def config_json(config: DrafterConfig, format: Format) -> dict[str, Any]:
 
 
 def _flat(config: DrafterConfig) -> dict[str, Any]:
+    if config.family != "qwen3":
+        raise InvalidParameter(f"only drafters with Qwen3's layers are written, not {config.family!r}")
     sliding = _sliding(config)
     own = _heads(config) | {
         "mask_token_id": config.mask_token_id,
@@ -61,6 +63,8 @@ _TOP_LEVEL = ("sample_from_anchor", "is_causal", "draft_vocab_size", "target_hid
 
 
 def _speculators(config: DrafterConfig) -> dict[str, Any]:
+    if config.family != "qwen3":
+        raise InvalidParameter(f"speculators' format has Qwen3's layers only, not {config.family!r}")
     sliding = _sliding(config)
     causal = {value for value, is_sliding in zip(config.causal, sliding, strict=True) if is_sliding}
     if (
