@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -260,6 +261,31 @@ def test_a_mismatched_pair_is_refused_before_weights_are_read(
     monkeypatch.setattr(stored.StoredTensor, "read", lambda *_: pytest.fail("a weight was read"))
     with pytest.raises(InvalidParameter, match=text):
         load_drafter(folder, target_config=target_config(**changes))
+
+
+def test_a_hub_id_downloads_its_configuration_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mismatched pair costs a few kilobytes, and no repository hands us its code."""
+    folder, asked = write(tmp_path / "d"), []
+
+    def snapshot_download(name: str, *, allow_patterns: list[str]) -> str:
+        asked.append((name, allow_patterns))
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with pytest.raises(InvalidParameter):
+        load_drafter("owner/drafter", target_config=target_config(hidden_size=64))
+    assert asked == [("owner/drafter", ["*.json", "mask_embedding.pt"])]
+    assert load_drafter("owner/drafter", target_config=target_config()).name == "owner/drafter"
+    assert asked[-1] == ("owner/drafter", ["*.json", "*.safetensors", "mask_embedding.pt"])
+
+
+def test_a_hub_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def snapshot_download(name: str, *, allow_patterns: list[str]) -> str:
+        raise FileNotFoundError("offline\nand so on")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with pytest.raises(TargetNotFound, match=r"cannot load drafter 'owner/drafter': offline$"):
+        load_drafter("owner/drafter")
 
 
 def test_padding_is_no_mismatch() -> None:

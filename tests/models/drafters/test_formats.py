@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from firesteel.errors import FiresteelError, InvalidParameter, UnsupportedModel
 from firesteel.models.drafters.config import DrafterConfig
 from firesteel.models.drafters.formats import read_config
+from firesteel.models.drafters.model import DrafterModel
 
 # DeepSpec's config.json for Qwen3-4B: the target's, with its own keys set.
 DEEPSPEC: dict[str, Any] = {
@@ -220,6 +222,50 @@ def test_dflash2() -> None:
     assert config.output_multiplier == pytest.approx(1 / 26**0.5) and config.softcap == 20.0
     assert config.causal == (False,) * 5 and config.windows == (2048,) * 5
     assert config.target_layers == (1, 13, 25, 37, 49)
+
+
+def shapes(raw: dict[str, Any]) -> dict[str, list[int]]:
+    with torch.device("meta"):
+        tensors = DrafterModel(read(raw)).state_dict()
+    return {name: list(tensor.shape) for name, tensor in tensors.items()}
+
+
+def test_tensors_of_the_published_dflash2() -> None:
+    """Every name and shape in the header of z-lab's file for Muse-Glimmer-30B."""
+    layer = {
+        "input_layernorm.weight": [6656],
+        "post_attention_layernorm.weight": [6656],
+        "self_attn.q_proj.weight": [4096, 6656],
+        "self_attn.k_proj.weight": [1024, 6656],
+        "self_attn.v_proj.weight": [1024, 6656],
+        "self_attn.o_proj.weight": [6656, 4096],
+        "self_attn.q_norm.weight": [128],
+        "self_attn.k_norm.weight": [128],
+        "mlp.gate_proj.weight": [19968, 6656],
+        "mlp.up_proj.weight": [19968, 6656],
+        "mlp.down_proj.weight": [6656, 19968],
+        "attention_conv.base_kernel": [2, 2, 6656],
+        "attention_conv.kernel_projection.weight": [1664, 6656],
+        "mlp_conv.base_kernel": [2, 2, 6656],
+        "mlp_conv.kernel_projection.weight": [1664, 6656],
+    }
+    assert shapes(DFLASH2) == {
+        "fc.weight": [6656, 33280],
+        "hidden_norm.weight": [6656],
+        "norm.weight": [6656],
+        "candidate_selector.predecessor_codebook": [202048, 256],
+        "candidate_selector.successor_codebook": [202048, 256],
+        "candidate_selector.hidden_projection.weight": [256, 6656],
+        **{f"layers.{index}.{name}": shape for index in range(5) for name, shape in layer.items()},
+    }
+
+
+def test_tensors_of_deepspec_for_qwen3_4b() -> None:
+    found = shapes(DEEPSPEC)
+    assert len(found) == 3 + 5 * 11 + 4
+    assert found["fc.weight"] == [2560, 12800]
+    assert found["markov_head.markov_w1.weight"] == found["markov_head.markov_w2.weight"] == [151936, 256]
+    assert found["confidence_head.proj.weight"] == [1, 2816] and found["confidence_head.proj.bias"] == [1]
 
 
 def test_specforge_nests_its_heads() -> None:
