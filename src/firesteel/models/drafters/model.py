@@ -101,8 +101,3 @@ class DrafterModel(Backbone):
     def stored(self) -> Iterator[tuple[str, Tensor]]:
         """Names and tensors of what is the drafter's own, as checkpoints name them."""
         yield from self.state_dict().items()
-
-
-def predecessors(anchor_first: bool) -> int:
-    """Offset from a predicting row's index to the block position of the token before what it predicts."""
-    return 0 if anchor_first else -1
