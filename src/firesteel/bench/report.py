@@ -61,7 +61,7 @@ def eval_tables(result: dict[str, Any]) -> str:
     for run in result["temperatures"]:
         positions = range(1, run["drafts"] + 1)
         lines = [
-            f"T = {run['temperature']:g}, chains of {run['drafts']} drafts; acceptance of a draft, given those before it:\n",
+            f"T = {run['temperature']:g}, chains of {run['drafts']} drafts; acceptance given all before it:\n",
             "| source | tokens/round | rounds | " + " | ".join(map(str, positions)) + " |",
             "|---|---:|---:|" + "---:|" * len(positions),
         ]
