@@ -110,4 +110,18 @@ def test_an_anchor_with_nothing_before_it_is_finite(model: Any, tmp_path: Path) 
     pupil = Pupil(toys.drafter_model(model), torch.ones(96))
     batch = make_batch([lesson], [np.array([0])], pupil.drafter.config, None)
     assert torch.isfinite(pupil.states(batch)).all()
-    assert all(torch.isfinite(part).all() for part in pupil(batch))
+    said = pupil(batch)
+    assert all(torch.isfinite(part).all() for part in (said.log_q, said.alpha, said.confidence))
+
+
+def test_the_path_selectors_loss_is_that_of_its_own_walk(model: Any, lessons: list) -> None:
+    """Where the label is a candidate, the trained probability is the one that serving draws from."""
+    pupil = Pupil(toys.drafter_model(model, "dflash2"), torch.ones(96))
+    batch = make_batch(lessons, [np.array([6, 13]), np.array([10])], pupil.drafter.config, None)
+    said, h = pupil(batch), pupil.states(batch).flatten(0, 2)
+    logits, _ = pupil.drafter.conditional(pupil.drafter.logits(h), h, batch.before.flatten(), None)
+    served = logits.log_softmax(-1).gather(1, batch.slots.label.clamp(min=0)[:, None])[:, 0]
+    among = torch.isfinite(served) & batch.slots.valid
+    assert among.any()
+    torch.testing.assert_close(said.selector[among], served[among], atol=1e-4, rtol=1e-4)
+    assert torch.isfinite(said.selector).all()

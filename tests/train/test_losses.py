@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from firesteel.train.losses import LossConfig, Slots, combine, scores_fused, scores_plain
+from firesteel.train.losses import LossConfig, Said, Slots, combine, scores_fused, scores_plain
 
 V, R, N, BLOCK = 50, 12, 21, 3
 
@@ -39,7 +39,7 @@ def test_the_fused_scores_are_the_plain_ones_and_so_are_their_gradients(top: int
     for fused in (False, True):
         states, head = inputs()
         scores = scores_fused(states, head, given, chunk) if fused else scores_plain(states @ head.T, given)
-        loss = combine(*scores, scores[1] * 2 - 1, given, LossConfig())
+        loss = combine(Said(*scores, scores[1] * 2 - 1, scores[0] / 2), given, LossConfig())
         loss.total.backward()
         results.append((*scores, loss.total, states.grad, head.grad))
     for plain, fused in zip(*results, strict=True):
@@ -77,17 +77,19 @@ def test_a_token_that_the_draft_vocabulary_lacks_is_never_matched() -> None:
 
 def test_terms_weights_and_masks() -> None:
     """By hand: exp(-k / decay) over valid slots; labels that cannot be said leave the cross entropy only."""
-    config = LossConfig(cross_entropy=0.3, distance=0.5, confidence=2.0, decay=2.0)
+    config = LossConfig(cross_entropy=0.3, distance=0.5, confidence=2.0, selector=0.7, decay=2.0)
     given, _ = slots(V)
     log_q, alpha, doubt = -torch.rand(N) - 0.1, torch.rand(N), torch.randn(N)
-    loss = combine(log_q, alpha, doubt, given, config)
+    picked = -torch.rand(N)
+    loss = combine(Said(log_q, alpha, doubt, picked), given, config)
     w = torch.exp(-given.index / 2.0) * given.valid
     known = w * (given.label >= 0)
     ce = (known * -log_q).sum() / known.sum()
     distance = (w * 2 * (1 - alpha)).sum() / w.sum()
     said = torch.sigmoid(doubt)
     bce = (w * -(alpha * said.log() + (1 - alpha) * (1 - said).log())).sum() / w.sum()
-    torch.testing.assert_close(loss.total, 0.3 * ce + 0.5 * distance + 2 * bce)
+    selector = (known * -picked).sum() / known.sum()
+    torch.testing.assert_close(loss.total, 0.3 * ce + 0.5 * distance + 2 * bce + 0.7 * selector)
     chains = (alpha * given.valid).view(-1, BLOCK).cumprod(-1).sum(-1)
     assert loss.tokens_per_round == pytest.approx(1 + float(chains.sum()) / given.valid.view(-1, BLOCK)[:, 0].sum())
 
@@ -95,5 +97,6 @@ def test_terms_weights_and_masks() -> None:
 def test_nothing_flows_back_through_the_confidences_label() -> None:
     given, _ = slots(V)
     alpha = torch.rand(N, requires_grad=True)
-    combine(torch.zeros(N), alpha, torch.randn(N), given, LossConfig(cross_entropy=0, distance=0)).total.backward()
+    said = Said(torch.zeros(N), alpha, torch.randn(N, requires_grad=True))
+    combine(said, given, LossConfig(cross_entropy=0, distance=0)).total.backward()
     assert alpha.grad is None or not alpha.grad.any()

@@ -22,11 +22,12 @@ from torch.utils.checkpoint import checkpoint
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """Weights of the three terms, and the decay of slots in tokens."""
+    """Weights of the terms, and the decay of slots in tokens. The selector's objective is speculators' (DFlash 2)."""
 
     cross_entropy: float = 0.1
     distance: float = 0.9
     confidence: float = 1.0
+    selector: float = 1.0
     decay: float = 4.0
 
 
@@ -90,6 +91,21 @@ def _scores(states: Tensor, head: Tensor, label: Tensor, top: Tensor, top_probs:
     return logits.gather(1, label.clamp(min=0)[:, None])[:, 0] - total[:, 0], alpha
 
 
+@dataclass(frozen=True, eq=False)
+class Said:
+    """What a drafter says of N slots, `[N]` each.
+
+    Fields:
+        log_q: log-probability of the slot's label; alpha: overlap with the teacher.
+        confidence: logit of the confidence head; selector: log-probability that the path selector picks the label.
+    """
+
+    log_q: Tensor
+    alpha: Tensor
+    confidence: Tensor | None = None
+    selector: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class Loss:
     """The loss, and what it is made of as plain numbers.
@@ -108,8 +124,9 @@ class Loss:
     tokens_per_round: float
 
 
-def combine(log_q: Tensor, alpha: Tensor, confidence: Tensor | None, slots: Slots, config: LossConfig) -> Loss:
-    """The weighted loss from each slot's `log_q` of its label, `alpha`, and `confidence` logit, all `[N]`."""
+def combine(said: Said, slots: Slots, config: LossConfig) -> Loss:
+    """The weighted loss of what was said."""
+    log_q, alpha, confidence = said.log_q, said.alpha, said.confidence
     weight = torch.exp(-slots.index / config.decay) * slots.valid
 
     def mean(x: Tensor, w: Tensor) -> Tensor:
@@ -125,6 +142,8 @@ def combine(log_q: Tensor, alpha: Tensor, confidence: Tensor | None, slots: Slot
             F.binary_cross_entropy_with_logits(confidence, alpha.detach().clamp(0, 1), reduction="none"), weight
         )
         total = total + config.confidence * doubt
+    if said.selector is not None:
+        total = total + config.selector * mean(-said.selector, known)
     total_alpha = alpha.detach()
     survival = (total_alpha * slots.valid).view(-1, slots.block).cumprod(-1)
     used = slots.valid.view(-1, slots.block)[:, 0].sum().clamp(min=1)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from firesteel.models.drafters.backbone import Context
 from firesteel.models.drafters.model import DrafterModel
 from firesteel.train.batches import Batch
-from firesteel.train.losses import scores_fused
+from firesteel.train.losses import Said, scores_fused
 
 
 class Pupil(nn.Module):
@@ -31,8 +31,8 @@ class Pupil(nn.Module):
         h = model.block(model.rows(batch.tokens, model.config.block_size), batch.anchors, context)
         return h if model.config.anchor_first else h[:, :, 1:]
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Of every slot, flat `[N]`: log q of its label, alpha, and the confidence logit."""
+    def forward(self, batch: Batch) -> Said:
+        """What the drafter says of every slot."""
         model = self.drafter
         h = self.states(batch)
         states, head, e = h, model.head, None
@@ -42,7 +42,26 @@ class Pupil(nn.Module):
             head = torch.cat([model.head, model.markov_head.markov_w2.weight], dim=1)
         log_q, alpha = scores_fused(states.flatten(0, -2), head, batch.slots)
         confidence = None if model.confidence_head is None else model.confidence_head(h, e).flatten()
-        return log_q, alpha, confidence
+        selector = None
+        if model.candidate_selector is not None:
+            selector = self._log_path(h.flatten(0, -2), batch)
+        return Said(log_q, alpha, confidence, selector)
+
+    def _log_path(self, h: Tensor, batch: Batch) -> Tensor:
+        """`[N]` log-probability that the path selector walks to the label, among the candidates and the label.
+
+        Candidates are the likeliest tokens of each row; a label that is not among them takes the last one's place.
+        """
+        model, label = self.drafter, batch.slots.label.clamp(min=0)[:, None]
+        most = model.config.selector_top
+        with torch.no_grad():
+            candidates = torch.cat([model.logits(part).topk(most).indices for part in h.split(1024)])
+            there = (candidates == label).any(-1, keepdim=True)
+            candidates[:, -1:] = torch.where(there, candidates[:, -1:], label)
+            place = (candidates == label).int().argmax(-1, keepdim=True)
+        unary = model.shape_logits((model.head[candidates] @ h[..., None])[..., 0].float())
+        pairs = model.candidate_selector.pair_scores(batch.before.flatten()[:, None], candidates, h)[:, 0]
+        return (unary + pairs.float()).log_softmax(-1).gather(1, place)[:, 0]
 
     @torch.no_grad()
     def fold(self) -> dict[str, Tensor]:

@@ -142,8 +142,8 @@ class Trainer:
     def loss(self, batch: Batch) -> Loss:
         """The loss of a batch."""
         with self.accelerator.autocast():
-            log_q, alpha, confidence = self.pupil(batch)
-        return combine(log_q, alpha, confidence, batch.slots, self.config.loss)
+            said = self.pupil(batch)
+        return combine(said, batch.slots, self.config.loss)
 
     def save(self) -> None:
         """Keep everything that `resume` needs."""
