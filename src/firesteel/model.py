@@ -17,7 +17,7 @@ from firesteel.engine.drafter import Drafter
 from firesteel.engine.engine import Engine, EngineConfig
 from firesteel.engine.request import Request
 from firesteel.engine.text import TextStream
-from firesteel.errors import InvalidParameter, PromptTooLong, unknown
+from firesteel.errors import InvalidParameter, PromptTooLong, TargetNotFound, unknown
 from firesteel.models.drafters.blocks import Blocks
 from firesteel.models.drafters.checkpoint import LoadedDrafter, load_drafter
 from firesteel.models.drafters.pairs import drafter_for
@@ -97,14 +97,24 @@ class Model:
     @staticmethod
     def _load_drafter(name: str | None, loaded: LoadedTarget, say: Callable[[str], None]) -> LoadedDrafter | None:
         """The named drafter, checked against the target before its weights are read, its embedding and head lent."""
-        name = drafter_for(loaded.name) if name is None else name
-        if name is None or name == NGRAM:
+        if name == NGRAM:
             return None
+        known = drafter_for(loaded.name)
+        if name is None and known is None:
+            say(f"no drafter is known for {loaded.name}: drafting from each request's own text (n-grams)")
+            return None
+        asked, name = name is not None, name or str(known)
         if "/" not in name and not Path(name).is_dir():  # no hub id either
             raise unknown("drafter", name, (NGRAM, "a folder", "a hub id"))
         # On a CPU fp32 whatever the target's dtype: its own kernels keep it as they like, and torch's are quickest so.
         dtype = torch.float32 if loaded.device.type == "cpu" else loaded.dtype
-        drafter = load_drafter(name, dtype=dtype, device=loaded.device, target_config=loaded.config)
+        try:
+            drafter = load_drafter(name, dtype=dtype, device=loaded.device, target_config=loaded.config)
+        except TargetNotFound as error:
+            if asked:
+                raise
+            say(f"{error}; drafting from each request's own text (n-grams)")
+            return None
         for note in drafter.notes:
             say(note)
         drafter.model.lend(*embedding_and_head(loaded))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from firesteel.engine.block_drafter import BlockDrafter
-from firesteel.models.drafters.blocks import NativeBlocks, TorchBlocks, append_context, new_context_cache
+from firesteel.models.drafters.blocks import NativeBlocks, TorchBlocks, new_context_cache
 from firesteel.models.drafters.model import DrafterModel
 from firesteel.models.hf import TransformersTarget
 from firesteel.models.package import start_build
@@ -80,7 +80,7 @@ def context_of(target: TransformersTarget, model: DrafterModel, tokens: list[int
     toys.decode(target, [request], "off", drafter=recorded, chunk=512)
     features = torch.cat(recorded.seen["whole"])[: len(tokens)]
     cache = new_context_cache(model, 1, torch.float32, torch.device("cpu"))
-    append_context(model, cache, [0], [features])
+    TorchBlocks(model).append([features], [0], cache)
     return cache.keys[0, :, :, : len(tokens)], cache.values[0, :, :, : len(tokens)]
 
 
@@ -304,7 +304,7 @@ def test_the_kernels_blocks_are_torchs(model, causal: bool, reduced: bool) -> No
     torch.manual_seed(0)
     features = [torch.randn(n, 96) for n in (11, 70, 3)]
     for cache in caches:
-        append_context(small, cache, [0, 1, 2], features)
+        TorchBlocks(small).append(features, [0, 1, 2], cache)
     for anchors, widths, slots in [([5, 6, 7], [4, 1, 3], [0, 1, 2]), ([9], [2], [1])]:
         plain_logits, plain_h = TorchBlocks(small)(anchors, widths, slots, caches[0])
         logits, h = native(anchors, widths, slots, caches[1])
@@ -313,13 +313,31 @@ def test_the_kernels_blocks_are_torchs(model, causal: bool, reduced: bool) -> No
     assert [list(cache.lengths) for cache in caches] == [[11, 70, 3]] * 2
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 1e-4), ("bf16", 3e-2), ("int8", 3e-2)])
+def test_the_kernels_context_is_torchs(model, dtype: str, tolerance: float) -> None:
+    """Appended in two parts, of several slots at once."""
+    small = toys.drafter_model(model, attention_bias=True)
+    native = NativeBlocks(toys.drafter_model(model, attention_bias=True), start_build(), dtype)
+    caches = [new_context_cache(small, 3, torch.float32, torch.device("cpu")) for _ in range(2)]
+    torch.manual_seed(0)
+    parts = [[torch.randn(n, 96) for n in counts] for counts in ((11, 70, 3), (1, 2, 65))]
+    for blocks, cache in zip((TorchBlocks(small), native), caches, strict=True):
+        for part in parts:
+            blocks.append(part, [0, 1, 2], cache)
+    assert caches[0].lengths == caches[1].lengths == [12, 72, 68]
+    for slot, length in enumerate(caches[0].lengths):
+        for name in ("keys", "values"):
+            plain, quick = (getattr(cache, name)[slot, :, :, :length] for cache in caches)
+            torch.testing.assert_close(quick, plain, atol=tolerance * float(plain.abs().max()), rtol=tolerance)
+
+
 def test_a_causal_blocks_shorter_run_is_a_prefix_of_the_longer(model) -> None:
     """And a bidirectional one's is not, which is why it is run whole or knowingly shortened."""
     for causal, equal in ((True, True), (False, False)):
         small = toys.drafter_model(model, causal=(causal, causal))
         cache = new_context_cache(small, 1, torch.float32, torch.device("cpu"))
         torch.manual_seed(0)
-        append_context(small, cache, [0], [torch.randn(11, 96)])
+        TorchBlocks(small).append([torch.randn(11, 96)], [0], cache)
         whole, part = (TorchBlocks(small)([5], [width], [0], cache)[0] for width in (4, 2))
         assert torch.allclose(whole[:2], part, atol=1e-5) is equal
 
@@ -329,7 +347,7 @@ def test_every_request_of_the_kernels_is_as_if_alone(model) -> None:
     native = NativeBlocks(toys.drafter_model(model), start_build(), "fp32")
     cache = new_context_cache(small, 3, torch.float32, torch.device("cpu"))
     torch.manual_seed(0)
-    append_context(small, cache, [0, 1, 2], [torch.randn(n, 96) for n in (11, 70, 3)])
+    TorchBlocks(small).append([torch.randn(n, 96) for n in (11, 70, 3)], [0, 1, 2], cache)
     together, _ = native([5, 6, 7], [4, 2, 3], [0, 1, 2], cache)
     start = 0
     for anchor, width, slot in zip([5, 6, 7], [4, 2, 3], [0, 1, 2], strict=True):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from firesteel.models.drafters.blocks import TorchBlocks, append_context, new_context_cache
+from firesteel.models.drafters.blocks import TorchBlocks, new_context_cache
 from firesteel.train.batches import anchors_of, make_batch
 from firesteel.train.pupil import Pupil
 from tests import toys
@@ -87,7 +87,7 @@ def test_training_and_serving_see_the_same_block(model: Any, lessons: list, kind
     for c, lesson in enumerate(lessons):
         for i, a in enumerate(anchors[c].tolist()):
             cache = new_context_cache(drafter, 1, torch.float32, torch.device("cpu"))
-            append_context(drafter, cache, [0], [lesson.features[:a].float()])
+            TorchBlocks(drafter).append([lesson.features[:a].float()], [0], cache)
             _, h = TorchBlocks(drafter)([int(lesson.ids[a])], [drafter.config.block_size], [0], cache)
             torch.testing.assert_close(states[c, i], h[unused:], atol=2e-5, rtol=1e-4)
 

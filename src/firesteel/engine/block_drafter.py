@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from firesteel.engine.request import Request
-from firesteel.models.drafters.blocks import Blocks, append_context, new_context_cache
+from firesteel.models.drafters.blocks import Blocks, new_context_cache
 from firesteel.models.drafters.model import DrafterModel
 from firesteel.rounds import Draft, Plan
 from firesteel.sampling import DRAFT_DRAW, draw, key_of, probabilities, scores
@@ -102,7 +102,7 @@ class BlockDrafter:
                 slots.append(slot)
                 wanted.append(rows)
         if slots:
-            append_context(self.model, self._cache, slots, wanted)
+            self._blocks.append(wanted, slots, self._cache)
 
     def draft(self, requests: Sequence[Request], plan: Plan) -> Sequence[Draft | None]:
         """See `Drafter.draft`."""

@@ -82,6 +82,19 @@ class Call(Structure):
     )
 
 
+class Fusion(Structure):
+    _fields_ = (("fc", Matrix), ("norm", c_void_p))
+
+
+class ContextCall(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("features", "positions", "slots", "places", "keys", "values")),
+        *((name, c_int64) for name in ("n", "slots_count", "capacity")),
+        ("cache_kind", c_int32),
+        ("threads", c_int32),
+    )
+
+
 def supports_native(shape: Shape) -> str | None:
     """None when the kernels can run a compact decoder of this shape, else a sentence saying why not."""
     if shape.head_dim % TILE or shape.head_dim > 1024:
@@ -201,6 +214,10 @@ class NativeDecoder:
         self.seconds = (c_double * len(PHASES))()
         self.timed = False
 
+    def context(self, fusion: Fusion, call: ContextCall) -> int:
+        """See `NativeContext`."""
+        return int(self._library.firesteel_context(byref(self._model), byref(fusion), byref(call)))
+
     def __call__(
         self,
         rows: PackedRows,
@@ -245,3 +262,39 @@ class NativeDecoder:
         if error := self._library.firesteel_forward(byref(self._model), byref(call)):
             raise InvalidParameter(f"a {ERRORS[error]} of the packed rows is out of its range")
         return logits, features
+
+
+class NativeContext:
+    """A drafter's context by the kernels: K/V of tokens from their features, with the weights of its native layers.
+
+    Args:
+        decoder: the drafter's layers.
+        fc: [hidden, feature columns], fp32 or bf16: its columns differ too much in size for int8.
+        norm: [hidden], of what `fc` gives.
+    """
+
+    def __init__(self, decoder: NativeDecoder, fc: Linear, norm: Tensor) -> None:
+        self._decoder, self._weights = decoder, PackedWeights()
+        self._fusion = Fusion(self._weights.matrix(fc), self._weights.vector(norm))
+
+    def __call__(
+        self,
+        features: Tensor,  # [n, feature columns]
+        positions: Tensor,  # int64 [n]
+        slots: Tensor,  # int64 [n]
+        places: Tensor,  # int64 [n]
+        keys: Tensor,  # fp32 or bf16 [B, layers, kv_heads, capacity, D], written in place
+        values: Tensor,  # the same
+    ) -> None:
+        """Write the K/V of n tokens. Raises InvalidParameter for an index out of its range."""
+        features = padded(features.float(), TILE).contiguous()
+        call = ContextCall(
+            *(x.data_ptr() for x in (features, positions, slots, places, keys, values)),
+            features.shape[0],
+            keys.shape[0],
+            keys.shape[3],
+            KINDS[keys.dtype],
+            self._decoder.threads,
+        )
+        if error := self._decoder.context(self._fusion, call):
+            raise InvalidParameter(f"a {ERRORS[error]} of the context is out of its range")

@@ -20,19 +20,27 @@ from firesteel.models.cache import KVCache
 from firesteel.models.compact import CompactDecoder, Layer, Linear, RMSNorm, Shape
 from firesteel.models.drafters import backbone
 from firesteel.models.drafters.model import DrafterModel
-from firesteel.models.native import NativeDecoder, supports_native
+from firesteel.models.native import NativeContext, NativeDecoder, supports_native
 from firesteel.models.package import Build
 from firesteel.models.quantize import quantize
 from firesteel.models.rows import Block, pack
 
 
 class Blocks(Protocol):
-    """The backbone pass; see `TorchBlocks.__call__`."""
+    """The two passes of a drafter: over blocks, and over new context."""
+
+    def append(self, features: Sequence[Tensor], slots: Sequence[int], cache: KVCache) -> None:
+        """Append the context K/V of new tokens, features `[a, n * H_target]` per slot, behind what the slots hold."""
+        ...
 
     def __call__(
         self, anchors: Sequence[int], widths: Sequence[int], slots: Sequence[int], cache: KVCache
     ) -> tuple[Tensor, Tensor]:
-        """Base logits and states of every row of every block."""
+        """One pass over blocks of `widths[i] >= 1` rows at the ends of the contexts in `slots[i]`.
+
+        Returns:
+            base logits fp32 `[N, draft_vocab]` and final-normed states `[N, H]` of the N rows, block after block.
+        """
         ...
 
 
@@ -44,23 +52,11 @@ def new_context_cache(model: DrafterModel, slots: int, dtype: torch.dtype, devic
     )
 
 
-@torch.inference_mode()
-def append_context(model: DrafterModel, cache: KVCache, slots: Sequence[int], features: Sequence[Tensor]) -> None:
-    """Append the context K/V of new tokens, features `[a, n * H_target]` each, behind what the slots hold."""
-    counts = [len(rows) for rows in features]
+def new_places(cache: KVCache, slots: Sequence[int], counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Room for `counts[i]` more tokens behind what `slots[i]` holds: the slot and the place of each, `int64[n]`."""
     cache.reserve(slots, counts)
-    dtype, device = model.fc.weight.dtype, model.fc.weight.device
-    places = torch.cat(
-        [torch.arange(cache.lengths[s], cache.lengths[s] + n) for s, n in zip(slots, counts, strict=True)]
-    )
-    owners = torch.repeat_interleave(torch.tensor(slots), torch.tensor(counts))
-    places, owners = places.to(cache.keys.device), owners.to(cache.keys.device)
-    keys, values = model.context(torch.cat(list(features)).to(device, dtype), places.to(device))
-    for layer, (key, value) in enumerate(zip(keys, values, strict=True)):
-        cache.keys[owners, layer, :, places] = key.to(cache.keys)
-        cache.values[owners, layer, :, places] = value.to(cache.values)
-    for slot, count in zip(slots, counts, strict=True):
-        cache.lengths[slot] += count
+    places = [torch.arange(cache.lengths[slot], cache.lengths[slot] + n) for slot, n in zip(slots, counts, strict=True)]
+    return torch.repeat_interleave(torch.tensor(slots), torch.tensor(counts)), torch.cat(places)
 
 
 class TorchBlocks:
@@ -70,14 +66,22 @@ class TorchBlocks:
         self._model = model
 
     @torch.inference_mode()
+    def append(self, features: Sequence[Tensor], slots: Sequence[int], cache: KVCache) -> None:
+        """See `Blocks.append`."""
+        owners, places = (x.to(cache.keys.device) for x in new_places(cache, slots, [len(rows) for rows in features]))
+        like = self._model.fc.weight
+        keys, values = self._model.context(torch.cat(list(features)).to(like), places)
+        for layer, (key, value) in enumerate(zip(keys, values, strict=True)):
+            cache.keys[owners, layer, :, places] = key.to(cache.keys)
+            cache.values[owners, layer, :, places] = value.to(cache.values)
+        for slot, rows in zip(slots, features, strict=True):
+            cache.lengths[slot] += len(rows)
+
+    @torch.inference_mode()
     def __call__(
         self, anchors: Sequence[int], widths: Sequence[int], slots: Sequence[int], cache: KVCache
     ) -> tuple[Tensor, Tensor]:
-        """One pass over blocks of `widths[i] >= 1` rows at the ends of the contexts in `slots[i]`.
-
-        Returns:
-            base logits fp32 `[N, draft_vocab]` and final-normed states `[N, H]` of the N rows, block after block.
-        """
+        """See `Blocks.__call__`."""
         model, device = self._model, self._model.fc.weight.device
         lengths = torch.tensor([cache.lengths[slot] for slot in slots], device=device)
         longest, most = int(lengths.max()), max(widths)
@@ -109,12 +113,22 @@ class NativeBlocks:
             model = copy.deepcopy(model).to(torch.bfloat16)  # the context goes on in the caller's dtype
         decoder = compact(model)
         self._decoder = NativeDecoder(quantize(decoder) if dtype == "int8" else decoder, build)
+        fc = model.fc.weight.detach().to(torch.float32 if dtype == "fp32" else torch.bfloat16)
+        self._context = NativeContext(self._decoder, Linear(fc), model.hidden_norm.weight)
+
+    @torch.inference_mode()
+    def append(self, features: Sequence[Tensor], slots: Sequence[int], cache: KVCache) -> None:
+        """See `Blocks.append`."""
+        owners, places = new_places(cache, slots, [len(rows) for rows in features])
+        self._context(torch.cat(list(features)), places, owners, places, cache.keys, cache.values)
+        for slot, rows in zip(slots, features, strict=True):
+            cache.lengths[slot] += len(rows)
 
     @torch.inference_mode()
     def __call__(
         self, anchors: Sequence[int], widths: Sequence[int], slots: Sequence[int], cache: KVCache
     ) -> tuple[Tensor, Tensor]:
-        """See `TorchBlocks.__call__`."""
+        """See `Blocks.__call__`."""
         causal = self._config.causal[0]
         blocks = [Block(a, self._config.mask_token_id, w, causal) for a, w in zip(anchors, widths, strict=True)]
         cache.reserve(slots, widths)  # a block's own K/V stand behind the context until the next one's

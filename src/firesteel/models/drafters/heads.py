@@ -71,7 +71,7 @@ class MarkovHead(nn.Module):
 
     def bias(self, factor: Tensor) -> Tensor:
         """`[..., draft_vocab]` of f `[..., r]`."""
-        return factor @ self.markov_w2.weight.T
+        return nn.functional.linear(factor, self.markov_w2.weight)
 
 
 class ConfidenceHead(nn.Module):

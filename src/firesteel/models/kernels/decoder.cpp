@@ -1,12 +1,12 @@
 // One forward of a Llama-like decoder over flat rows: what compact.py computes, with packed weights and no framework.
 // Called by ctypes with pointers to tensors that native.py keeps alive.
-#include "forward.h"
+#include "context.h"
 
 using namespace firesteel;
 
 extern "C" {
 
-int32_t firesteel_version() { return 3; }
+int32_t firesteel_version() { return 4; }
 
 // 0, or what is out of its range: 1 a token, 2 a slot, 3 a place, 4 a row of the mask, 5 the mask's length,
 // 6 a row to keep.
@@ -22,6 +22,17 @@ int32_t firesteel_forward(const Model* model, const Call* call) {
   for (int64_t i = 0; c.keep && i < c.kept; ++i)
     if (c.keep[i] < 0 || c.keep[i] >= c.n) return 6;
   Forward(*model, c).run();
+  return 0;
+}
+
+// The same, of a drafter's context: 0, or 2 a slot, 3 a place.
+int32_t firesteel_context(const Model* model, const Fusion* fusion, const ContextCall* call) {
+  const ContextCall& c = *call;
+  for (int64_t i = 0; i < c.n; ++i) {
+    if (c.slots[i] < 0 || c.slots[i] >= c.slots_count) return 2;
+    if (c.places[i] < 0 || c.places[i] >= c.capacity) return 3;
+  }
+  ContextPass(*model, *fusion, c).run();
   return 0;
 }
 
