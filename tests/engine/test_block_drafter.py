@@ -109,7 +109,8 @@ class Watched(BlockDrafter):
     def draft(self, requests, plan):
         for request in requests:
             n = request.cached
-            if n and self._cache.lengths[request.slot] == n:
+            if n and self._seen(request.slot) == n:
+                self._append([request.slot])
                 keys, values = context_of(self.target, self.model, request.tokens(0, n))
                 torch.testing.assert_close(self._cache.keys[request.slot, :, :, :n], keys, atol=2e-4, rtol=1e-3)
                 torch.testing.assert_close(self._cache.values[request.slot, :, :, :n], values, atol=2e-4, rtol=1e-3)

@@ -1,8 +1,9 @@
 """The block drafters behind the engine's `Drafter`: one backbone pass a round, a context that grows with the text.
 
-A request's context K/V live in the slot that its target K/V have. They are appended when the features of its committed
-tokens are seen, chunk by chunk, and start anew when those are seen from the first token on: another request took the
-slot, or a preempted one is prefilled again. Tokens that were cached without their features being seen leave a gap, and
+A request's context K/V live in the slot that its target K/V have. Features of committed tokens are taken as they are
+seen, and become K/V before the next draft: while a policy rests from drafting, a token costs no more than keeping its
+features. A context starts anew when features are seen from the first token on: another request took the slot, or a
+preempted one is prefilled again. Tokens that were cached without their features being seen leave a gap, and
 a gap cannot be told from bad luck: then nothing is drafted until the context is whole again.
 """
 
@@ -22,6 +23,9 @@ from firesteel.models.drafters.model import DrafterModel
 from firesteel.rounds import Draft, Plan
 from firesteel.sampling import DRAFT_DRAW, draw, key_of, probabilities, scores
 from firesteel.tree import FloatArray, IntArray
+
+
+MOST_WAITING = 512  # tokens of one request whose features are kept before they become K/V
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,20 +93,35 @@ class BlockDrafter:
         self.name = model.config.kind
         self._cache = new_context_cache(model, slots, cache_dtype, model.fc.weight.device)
         self._owners: list[str | None] = [None] * slots
+        self._waiting: list[list[Tensor]] = [[] for _ in range(slots)]  # features that are not K/V yet
         self._kept = None if model.kept is None else model.kept.cpu().numpy()
 
     def observe(self, requests: Sequence[Request], features: Sequence[Tensor]) -> None:
         """See `Drafter.observe`."""
-        slots, wanted = [], []
         for request, rows in zip(requests, features, strict=True):
             slot, start = request.slot, request.cached - len(rows)
             if start == 0:
-                self._owners[slot], self._cache.lengths[slot] = request.id, 0
-            if self._owners[slot] == request.id and self._cache.lengths[slot] == start:
-                slots.append(slot)
-                wanted.append(rows)
+                self._start(slot, request.id)
+            if self._owners[slot] == request.id and self._seen(slot) == start:
+                self._waiting[slot].append(rows)
+                if sum(map(len, self._waiting[slot])) >= MOST_WAITING:
+                    self._append([slot])
+
+    def _start(self, slot: int, owner: str) -> None:
+        self._owners[slot], self._cache.lengths[slot] = owner, 0
+        self._waiting[slot].clear()
+
+    def _seen(self, slot: int) -> int:
+        """Tokens of a slot's request whose features were seen."""
+        return self._cache.lengths[slot] + sum(map(len, self._waiting[slot]))
+
+    def _append(self, slots: Sequence[int]) -> None:
+        """Turn the waiting features of slots into K/V, in one pass."""
+        slots = [slot for slot in slots if self._waiting[slot]]
         if slots:
-            self._blocks.append(wanted, slots, self._cache)
+            self._blocks.append([torch.cat(self._waiting[slot]) for slot in slots], slots, self._cache)
+        for slot in slots:
+            self._waiting[slot].clear()
 
     def draft(self, requests: Sequence[Request], plan: Plan) -> Sequence[Draft | None]:
         """See `Drafter.draft`."""
@@ -115,8 +134,8 @@ class BlockDrafter:
         """Tokens to draft: at most a trained block, and none where the context is not whole or too long."""
         slot, config = request.slot, self.model.config
         if request.cached == 0:  # a prompt of one token: nothing was there to be seen
-            self._owners[slot], self._cache.lengths[slot] = request.id, 0
-        if self._owners[slot] != request.id or self._cache.lengths[slot] != request.cached:
+            self._start(slot, request.id)
+        if self._owners[slot] != request.id or self._seen(slot) != request.cached:
             return 0
         if config.max_context is not None and request.cached + config.block_size > config.max_context:
             return 0
@@ -124,6 +143,7 @@ class BlockDrafter:
 
     @torch.inference_mode()
     def _draft(self, requests: list[Request], lengths: list[int], drawn: bool) -> list[SpineDraft]:
+        self._append([request.slot for request in requests])
         unused = 0 if self.model.config.anchor_first else 1  # in place, the anchor's row predicts nothing
         widths = np.array(lengths) + unused
         starts = np.cumsum(widths) - widths + unused  # the first predicting row of each block
