@@ -33,6 +33,7 @@ from firesteel.options import (
     out,
     print_text,
 )
+from firesteel.pairs_command import pairs
 from firesteel.train.commands import app as train
 from firesteel.train.data_commands import app as data
 
@@ -45,6 +46,7 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")
 app.add_typer(train, name="train")
+app.command()(pairs)
 
 
 @app.command()
