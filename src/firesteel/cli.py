@@ -15,6 +15,7 @@ from rich.progress import Progress
 from firesteel.bench.commands import app as bench
 from firesteel.default_target import DEFAULT_TARGET
 from firesteel.errors import FiresteelError
+from firesteel.export_command import export
 from firesteel.options import (
     AsJson,
     Compiled,
@@ -46,6 +47,7 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")
 app.add_typer(train, name="train")
+app.command()(export)
 app.command()(pairs)
 
 

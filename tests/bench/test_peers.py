@@ -93,6 +93,14 @@ def test_a_target_is_converted_once_and_again_when_its_weights_change(cache: Pat
     assert peers.gguf_file(target, "int8").read_text() == "q8_0"
 
 
+def test_a_drafter_is_converted_with_its_targets_tokenizer(cache: Path, target: Path, tmp_path: Path) -> None:
+    script = "import sys; open(sys.argv[-1], 'w').write(' '.join(sys.argv[1:]))"
+    install(cache / "source" / "convert_hf_to_gguf.py", script)
+    peers.convert(tmp_path / "d", "bf16", tmp_path / "made", target_folder=target)
+    said = f"{tmp_path / 'd'} --outtype bf16 --target-model-dir {target} --outfile {tmp_path / 'made'}"
+    assert (tmp_path / "made").read_text() == said
+
+
 def test_a_program_that_fails_says_its_last_words(cache: Path, target: Path) -> None:
     install(cache / "source" / "convert_hf_to_gguf.py", "import sys; sys.exit('unknown architecture')")
     with pytest.raises(peers.PeerError, match=r"code 1: unknown architecture"):

@@ -58,6 +58,14 @@ def program(name: str) -> Path:
     return path
 
 
+def converter() -> Path:
+    """llama.cpp's own script that makes GGUF files, where `make llama-cpp` put it."""
+    path = cache_folder("llama.cpp") / "source" / "convert_hf_to_gguf.py"
+    if not path.exists():
+        raise MissingTool(f"llama.cpp's converter is missing: {path}; run `make llama-cpp`")
+    return path
+
+
 def gguf_file(target_folder: str | Path, dtype: str) -> Path:
     """The target, a folder in the Hugging Face format, as a GGUF file; converted once and kept in the cache.
 
@@ -69,19 +77,35 @@ def gguf_file(target_folder: str | Path, dtype: str) -> Path:
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         raise TargetNotFound(f"no safetensors weights in {folder}")
-    converter = cache_folder("llama.cpp") / "source" / "convert_hf_to_gguf.py"
-    if not converter.exists():
-        raise MissingTool(f"llama.cpp's converter is missing: {converter}; run `make llama-cpp`")
     facts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in weights]
     key = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
     made = cache_folder("llama.cpp", "gguf") / f"{folder.name}-{key}.{OUTTYPES[dtype]}.gguf"
     if not made.exists():
         part = made.with_suffix(".part")
-        # The converter runs in our environment; the packages that only it needs lie beside it.
-        command = [sys.executable, converter, folder, "--outtype", OUTTYPES[dtype], "--outfile", part]
-        run(command, {"PYTHONPATH": str(converter.parent / "python")})
+        convert(folder, dtype, part)
         part.rename(made)
     return made
+
+
+def convert(folder: Path, dtype: str, file: Path, *, target_folder: Path | None = None) -> None:
+    """Run llama.cpp's own converter on a model folder in the Hugging Face format.
+
+    Args:
+        dtype: as of `gguf_file`.
+        file: the GGUF file to write.
+        target_folder: of a drafter, whose tokenizer is its target's.
+
+    Raises:
+        MissingTool: `make llama-cpp` has not been run.
+        PeerError: the converter failed.
+    """
+    if dtype not in OUTTYPES:
+        raise unknown("dtype", dtype, OUTTYPES)
+    script = converter()
+    target = [] if target_folder is None else ["--target-model-dir", target_folder]
+    # The converter runs in our environment; the packages that only it needs lie beside it.
+    command = [sys.executable, script, folder, "--outtype", OUTTYPES[dtype], *target, "--outfile", file]
+    run(command, {"PYTHONPATH": str(script.parent / "python")})
 
 
 def width_curve(
