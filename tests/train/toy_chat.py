@@ -18,8 +18,11 @@ TEMPLATE = (
 CHARACTERS = string.printable[:95] + "\n"
 
 
-def save(folder: Path) -> Path:
-    """Write model and tokenizer. Its logits are nearly even, so that about every fifteenth token drawn is an end."""
+def save(folder: Path, layers: int = 1) -> Path:
+    """Write model and tokenizer. Its logits are nearly even, so that about every fifteenth token drawn is an end.
+
+    A drafter needs a target of at least 3 layers to look at.
+    """
     ids = {character: number for number, character in enumerate(["<start>", "<end>", *CHARACTERS])}
     backend = Tokenizer(models.BPE(ids, []))
     backend.decoder = decoders.Fuse()
@@ -27,7 +30,7 @@ def save(folder: Path) -> Path:
         tokenizer_object=backend, eos_token="<end>", additional_special_tokens=["<start>"], chat_template=TEMPLATE
     )
     tokenizer.save_pretrained(folder)
-    model = toys.model(vocab_size=len(ids), initializer_range=0.02, num_hidden_layers=1)
+    model = toys.model(vocab_size=len(ids), initializer_range=0.02, num_hidden_layers=layers)
     model.generation_config.eos_token_id = [ids[end] for end in ("<end>", *"{|}~^`")]
     model.save_pretrained(folder)
     return folder

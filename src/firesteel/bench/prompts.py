@@ -31,14 +31,17 @@ def held_out(folder: Path | None = None, limit: int | None = None) -> list[Conve
 
     Raises:
         TargetNotFound: no such folder, or none with prompts.
-        InvalidParameter: a line that is not a conversation.
+        InvalidParameter: a line that is not a conversation, or no file has a second line.
     """
     folder = folder or SHIPPED
     files = sorted(folder.glob("*.jsonl"))
     if not files:
         raise TargetNotFound(f"no *.jsonl prompts in {folder}")
     mixed = chain.from_iterable(zip_longest(*(_read(file)[1::2] for file in files)))
-    return [conversation for conversation in mixed if conversation is not None][:limit]
+    found = [conversation for conversation in mixed if conversation is not None]
+    if not found:
+        raise InvalidParameter(f"no held-out prompts in {folder}: every second line of a file is one")
+    return found[:limit]
 
 
 def _read(file: Path) -> list[Conversation]:

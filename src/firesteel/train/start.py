@@ -120,6 +120,14 @@ def randomise(model: DrafterModel, seed: int) -> None:
 
 
 @torch.no_grad()
+def begin_as_drafter(model: DrafterModel, source: DrafterModel, scale: Tensor) -> str:
+    """Copy another drafter's weights, whose `fc` reads features as the target gives them; returns this in words."""
+    model.load_state_dict(source.state_dict())
+    model.fc.weight.mul_(scale)
+    return "weights of the drafter that was named"
+
+
+@torch.no_grad()
 def begin_as_target(
     model: DrafterModel, tensors: Mapping[str, Tensor], scale: Tensor, lessons: Sequence[Lesson]
 ) -> str:
@@ -132,6 +140,8 @@ def begin_as_target(
     config = model.config
     names = [f"model.layers.{index}." for index in range(sum(n.endswith("mlp.up_proj.weight") for n in tensors))]
     names = names[-config.layers :]
+    if len(names) < config.layers:
+        return f"random weights: the target has only {len(names)} layers to begin as"
     for at, layer in zip(names, model.layers, strict=True):
         if not _same_shapes(tensors, at, layer):
             return "random weights: the target's layers have another shape"
