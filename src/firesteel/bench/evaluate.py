@@ -62,15 +62,17 @@ class Tally:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Tokens per round, acceptance per position (given all before; and of all rounds), the confidence head."""
-        most = int(np.count_nonzero(self.offered))
-        given = self.accepted[:most] / np.maximum(self.reached[:most], 1)
+        """Tokens per round, acceptance per position (given all before; and of all rounds), the confidence head.
+
+        Positions that no round offered, or for the first list reached, are not in the lists.
+        """
+        offered, reached = int(np.count_nonzero(self.offered)), int(np.count_nonzero(self.reached))
         result: dict[str, Any] = {
             "tokens_per_round": self.tokens / max(self.rounds, 1),
             "rounds": self.rounds,
             "tokens": self.tokens,
-            "acceptance": given.tolist(),
-            "acceptance_unconditional": (self.accepted[:most] / np.maximum(self.offered[:most], 1)).tolist(),
+            "acceptance": (self.accepted[:reached] / self.reached[:reached]).tolist(),
+            "acceptance_unconditional": (self.accepted[:offered] / self.offered[:offered]).tolist(),
         }
         if self.confidence:
             p, y = self.confidence, self.right
@@ -151,7 +153,9 @@ def _listening(model: Model, width: int) -> tuple[Engine, Heard]:
 
     def record(report: RoundReport) -> None:
         [tree], [outcome], [draft] = report.trees, report.outcomes, listener.drafts
-        heard.append((tree.width - 1, len(outcome.path) - 1, getattr(draft, "confidence", None)))
+        # Rounds without a draft verify n-grams, which are not the drafter's.
+        drafted = 0 if draft is None else tree.width - 1
+        heard.append((drafted, min(len(outcome.path) - 1, drafted), getattr(draft, "confidence", None)))
 
     engine = model.engine("chain", width=width, record=record)
     engine.drafter = listener = Listening(engine.drafter)

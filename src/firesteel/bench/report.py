@@ -66,7 +66,8 @@ def eval_tables(result: dict[str, Any]) -> str:
             "|---|---:|---:|" + "---:|" * len(positions),
         ]
         for name, one in [("all", run), *run["sources"].items()]:
-            shares = " | ".join(f"{share:.3f}" for share in one["acceptance"])
+            reached = [f"{share:.3f}" for share in one["acceptance"]]
+            shares = " | ".join([*reached, *[""] * (len(positions) - len(reached))])
             lines.append(f"| {name} | {one['tokens_per_round']:.3f} | {one['rounds']} | {shares} |")
         if "confidence" in run:
             lines += [
@@ -74,7 +75,8 @@ def eval_tables(result: dict[str, Any]) -> str:
                 "|---|---:|---:|---:|---:|---:|",
             ]
             for name, one in [("all", run), *run["sources"].items()]:
-                c = one["confidence"]
+                if (c := one.get("confidence")) is None:  # a source without a draft
+                    continue
                 area = "" if c["auc"] is None else f"{c['auc']:.3f}"
                 lines.append(
                     f"| {name} | {c['mean']:.3f} | {c['accepted']:.3f} | {c['ece']:.3f} | {area} | {c['brier']:.3f} |"
