@@ -17,7 +17,7 @@ from firesteel.engine.drafter import Drafter
 from firesteel.engine.engine import Engine, EngineConfig
 from firesteel.engine.request import Request
 from firesteel.engine.text import TextStream
-from firesteel.errors import InvalidParameter, PromptTooLong, TargetNotFound, unknown
+from firesteel.errors import FiresteelError, InvalidParameter, PromptTooLong, unknown
 from firesteel.models.drafters.blocks import Blocks
 from firesteel.models.drafters.checkpoint import LoadedDrafter, load_drafter
 from firesteel.models.drafters.pairs import drafter_for
@@ -110,7 +110,7 @@ class Model:
         dtype = torch.float32 if loaded.device.type == "cpu" else loaded.dtype
         try:
             drafter = load_drafter(name, dtype=dtype, device=loaded.device, target_config=loaded.config)
-        except TargetNotFound as error:
+        except FiresteelError as error:  # nobody asked for it: its faults are a line, not the end
             if asked:
                 raise
             say(f"{error}; drafting from each request's own text (n-grams)")
