@@ -16,7 +16,9 @@ PURE = [
     "race",
     "sampling",
     "ngram",
+    "paths",
     "policy",
+    "fit.scores",
     "verify.rules",
 ]
 
