@@ -11,6 +11,7 @@ import torch
 
 from firesteel.engine.block_drafter import BlockDrafter
 from firesteel.models.drafters.blocks import NativeBlocks, TorchBlocks, new_context_cache
+from firesteel.models.drafters.greedy import greedy_block
 from firesteel.models.drafters.model import DrafterModel
 from firesteel.models.hf import TransformersTarget
 from firesteel.models.package import start_build
@@ -189,6 +190,40 @@ def test_a_context_beyond_the_drafters_window_stops_that_requests_drafts_only(mo
     assert drafter.drafted["long"] == 0 < drafter.drafted["short"]
 
 
+@pytest.mark.parametrize(("kind", "changes"), KINDS)
+def test_a_batch_of_ragged_blocks_drafts_what_the_plain_reference_does(model, target, kind, changes) -> None:
+    """Picks, and after any other parent the distribution that the reference gives it."""
+    small = toys.drafter_model(model, kind, **changes).requires_grad_(False)
+    drafter = drafter_for(small)
+    batch = [toys.request(PROMPTS[name], name) for name in "abd"]
+    plain = PlainTarget(model)
+    for slot, request in enumerate(batch):
+        request.slot, request.cached = slot, len(request.prompt) - 1
+        drafter.observe([request], [plain.features(request.prompt[:-1])])
+    lengths = [3, 1, 2]
+    drafts = drafter.draft(batch, Plan(np.array(lengths)))
+    for request, length, draft in zip(batch, lengths, drafts, strict=True):
+        cache = new_context_cache(small, 1, torch.float32, torch.device("cpu"))
+        TorchBlocks(small).append([plain.features(request.prompt[:-1])], [0], cache)
+        width = length + (not small.config.anchor_first)
+        h = TorchBlocks(small)([request.anchor], [width], [0], cache)[1].clone()
+        tokens, logits = greedy_block(small, h[None, None], torch.tensor([[request.anchor]]))
+        assert draft.top_tokens[:, 0].tolist() == tokens[0, 0].tolist()
+        probs = logits[0, 0].double().softmax(-1)
+        np.testing.assert_allclose(draft.top_probs[:, 0], probs.max(-1).values, rtol=1e-4)
+        if small.config.markov_kind != "rnn" and length > 1:
+            other = int(draft.top_tokens[0, 1])
+            ids, q = draft.block.children(np.array([1]), np.array([other]))
+            base = small.logits(h)[-length:]
+            said, _ = small.conditional(base[1:2], h[-length:][1:2], torch.tensor([other]), None)
+            assert ids[0, 0] == int(small.target_ids(said.argmax(-1)))
+            np.testing.assert_allclose(q[0, 0], said.double().softmax(-1).max(), rtol=1e-4)
+        if small.confidence_head is not None:
+            before = torch.tensor([request.anchor, *draft.top_tokens[:-1, 0].tolist()])
+            wanted = small.confidence_head(h[-length:], small.markov_head.embed(before)).sigmoid()
+            np.testing.assert_allclose(draft.confidence, wanted, rtol=1e-4)
+
+
 # --- sampled chains ---------------------------------------------------------------------------------------------------
 
 
@@ -246,6 +281,7 @@ class PlainTarget:
     def __init__(self, model: Any) -> None:
         self._target = TransformersTarget(model, taps=(0, 1))
 
+    @torch.no_grad()
     def _run(self, tokens: list[int]):
         cache = new_cache(self._target, 1)
         slot = cache.acquire()

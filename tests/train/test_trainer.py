@@ -15,7 +15,8 @@ from firesteel.errors import InvalidParameter
 from firesteel.models.drafters.blocks import TorchBlocks
 from firesteel.models.drafters.model import DrafterModel
 from firesteel.train.lessons import Teacher
-from firesteel.train.start import begin_as_target, channel_scale, choose_mask, randomise, spread_taps
+from firesteel.train.pupil import Pupil
+from firesteel.train.start import begin_as_drafter, begin_as_target, channel_scale, choose_mask, randomise, spread_taps
 from firesteel.train.trainer import TrainConfig, Trainer
 from firesteel.train.validation import validate
 from firesteel.train.vocabulary import choose_vocabulary, draft_ids_of
@@ -179,3 +180,13 @@ def test_taps_are_spread_as_published() -> None:
     assert spread_taps(36) == (1, 9, 17, 25, 33)
     assert spread_taps(40) == (1, 10, 19, 28, 37)
     assert spread_taps(30, 1) == (15,)
+
+
+def test_training_that_goes_on_from_a_drafter_begins_with_its_weights(model) -> None:
+    source = toys.drafter_model(model)
+    scale = torch.rand(96) + 0.5
+    drafter = DrafterModel(source.config)
+    begin_as_drafter(drafter, source, scale)
+    folded = Pupil(drafter, scale).fold()
+    for name, value in source.state_dict().items():
+        torch.testing.assert_close(folded[name], value)

@@ -20,12 +20,49 @@ from torch import Tensor
 from firesteel.engine.request import Request
 from firesteel.models.drafters.blocks import Blocks, new_context_cache
 from firesteel.models.drafters.model import DrafterModel
+from firesteel.models.drafters.walk import walk
 from firesteel.rounds import Draft, Plan
 from firesteel.sampling import DRAFT_DRAW, draw, key_of, probabilities, scores
 from firesteel.tree import FloatArray, IntArray
 
-
 MOST_WAITING = 512  # tokens of one request whose features are kept before they become K/V
+
+
+@dataclass(frozen=True, eq=False)
+class BlockRows:
+    """One block's rows after the backbone's pass: all that is needed to say what follows any token at any position.
+
+    Fields:
+        base: `[B, draft_vocab]` base logits; h: `[B, H]` states.
+        memory: `[B, r]` what a recurrent Markov head remembers of the spine before each position, or None.
+        heat: temperature of the probabilities.
+        count: K, how many of the likeliest tokens are told.
+    """
+
+    model: DrafterModel
+    base: Tensor
+    h: Tensor
+    memory: Tensor | None
+    heat: float
+    count: int
+
+    @torch.inference_mode()
+    def children(self, positions: IntArray, parents: IntArray) -> tuple[IntArray, NDArray[np.float64]]:
+        """The likeliest tokens at `positions` [n] after the concrete tokens `parents` [n], and their probabilities.
+
+        One row of W1 and one product with W2 for each, no pass of the backbone. Returns `int64[n, K]`, `float64[n, K]`.
+        A recurrent head's memory is that of the spine: another branch's own is not followed.
+        """
+        rows = torch.as_tensor(positions, device=self.base.device)
+        before = torch.as_tensor(parents, device=self.base.device)
+        memory = None if self.memory is None else self.memory[rows]
+        return self.likeliest(self.model.conditional(self.base[rows], self.h[rows], before, memory)[0])
+
+    def likeliest(self, logits: Tensor) -> tuple[IntArray, NDArray[np.float64]]:
+        """The likeliest K target ids by logits `[n, draft_vocab]`, and their probabilities, `[n, K]` each."""
+        top = logits.topk(min(self.count, logits.shape[1]))
+        weights = (top.values / self.heat - (logits / self.heat).logsumexp(-1, keepdim=True)).exp()
+        return self.model.target_ids(top.indices).cpu().numpy(), weights.double().cpu().numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +76,7 @@ class SpineDraft:
         vocab_size: the target's logical vocabulary.
         confidence: `float64[B]` the confidence head's chance of each pick, if those before it are accepted; None
             without such a head.
+        block: what follows tokens that are not on the spine.
     """
 
     anchor: int
@@ -48,6 +86,7 @@ class SpineDraft:
     kept: IntArray | None
     vocab_size: int
     confidence: NDArray[np.float64] | None
+    block: BlockRows
 
     @property
     def sampled(self) -> bool:
@@ -125,9 +164,11 @@ class BlockDrafter:
 
     def draft(self, requests: Sequence[Request], plan: Plan) -> Sequence[Draft | None]:
         """See `Drafter.draft`."""
-        lengths = [self._length(request, int(n)) for request, n in zip(requests, plan.lengths, strict=True)]
-        drafted = [(request, length) for request, length in zip(requests, lengths, strict=True) if length]
-        made = iter(self._draft([r for r, _ in drafted], [n for _, n in drafted], plan.drawn) if drafted else ())
+        lengths = np.array([self._length(request, int(n)) for request, n in zip(requests, plan.lengths, strict=True)])
+        if not lengths.any():
+            return [None] * len(requests)
+        drafted = [request for request, length in zip(requests, lengths, strict=True) if length]
+        made = iter(self._draft(drafted, lengths[lengths > 0], plan.drawn))
         return [next(made) if length else None for length in lengths]
 
     def _length(self, request: Request, asked: int) -> int:
@@ -142,52 +183,46 @@ class BlockDrafter:
         return min(asked, config.drafts)
 
     @torch.inference_mode()
-    def _draft(self, requests: list[Request], lengths: list[int], drawn: bool) -> list[SpineDraft]:
-        self._append([request.slot for request in requests])
+    def _draft(self, requests: list[Request], lengths: IntArray, drawn: bool) -> list[SpineDraft]:
+        slots, anchors = [request.slot for request in requests], [request.anchor for request in requests]
+        self._append(slots)
         unused = 0 if self.model.config.anchor_first else 1  # in place, the anchor's row predicts nothing
-        widths = np.array(lengths) + unused
-        starts = np.cumsum(widths) - widths + unused  # the first predicting row of each block
-        base, h = self._blocks(
-            [request.anchor for request in requests], widths.tolist(), [r.slot for r in requests], self._cache
-        )
+        widths = lengths + unused
+        starts = np.cumsum(widths) - widths + unused
+        base, h = self._blocks(anchors, widths.tolist(), slots, self._cache)
         if self._kept is None:
             base = base[:, : self._vocab_size]  # a padded head may be wider
         sampled = [drawn and not request.params.is_greedy for request in requests]
-        logits = torch.empty_like(base)
-        picks = np.zeros((len(requests), max(lengths)), np.int64)  # draft ids
-        drawn_from = [
-            np.zeros((length, base.shape[1])) if s else None for length, s in zip(lengths, sampled, strict=True)
-        ]
-        befores = torch.zeros(len(h), dtype=torch.int64, device=base.device)  # the token before each predicted one
-        before = torch.tensor([request.anchor for request in requests], device=base.device)
-        state = None
-        for k in range(max(lengths)):
-            # Finished blocks stay in the batch, at their last row, so that no state has to be taken apart.
-            rows = torch.as_tensor(starts + np.minimum(k, np.array(lengths) - 1), device=base.device)
-            befores[rows] = before
-            logit, state = self.model.conditional(base[rows], h[rows], before, state)
-            best = logit.argmax(-1).tolist()
-            for i, (request, length) in enumerate(zip(requests, lengths, strict=True)):
-                if k >= length:
-                    continue
-                if (q := drawn_from[i]) is not None:
-                    q[k] = probabilities(scores(logit[i].cpu().numpy(), request.params))
-                    best[i] = self._pick(q[k], request, k)
-                picks[i, k] = best[i]
-                logits[int(starts[i]) + k] = logit[i]
-            before = self.model.target_ids(torch.tensor(best, device=base.device))
-        confidence = self._confidence(h, befores)
-        spans = [slice(int(start), int(start) + length) for start, length in zip(starts, lengths, strict=True)]
-        return [
-            self._spine(
-                request,
-                logits[span],
-                picks[i, : lengths[i]],
-                drawn_from[i],
-                None if confidence is None else confidence[span],
+        drawn_from = [np.zeros((n, base.shape[1])) if s else None for n, s in zip(lengths, sampled, strict=True)]
+
+        def choose(block: int, k: int, logits: Tensor) -> int | None:
+            if (q := drawn_from[block]) is None:
+                return None
+            q[k] = probabilities(scores(logits.cpu().numpy(), requests[block].params))
+            return self._pick(q[k], requests[block], k)
+
+        walked = walk(self.model, base, h, anchors, starts, lengths, choose if any(sampled) else None)
+        confidence = self._confidence(h, walked.before)
+        drafts = []
+        for i, request in enumerate(requests):
+            rows = slice(int(starts[i]), int(starts[i] + lengths[i]))
+            block = BlockRows(
+                self.model,
+                base[rows],
+                h[rows],
+                None if walked.states is None else walked.states[rows],
+                1.0 if request.params.is_greedy else request.params.temperature,
+                self._siblings,
             )
-            for i, (request, span) in enumerate(zip(requests, spans, strict=True))
-        ]
+            if (q := drawn_from[i]) is None:
+                tokens, probs = block.likeliest(walked.logits[rows])
+            else:
+                picks = walked.picks[rows]
+                tokens = self.model.target_ids(picks).cpu().numpy()[:, None]
+                probs = np.take_along_axis(q, picks.cpu().numpy()[:, None], axis=1)
+            sure = None if confidence is None else confidence[rows]
+            drafts.append(SpineDraft(request.anchor, tokens, probs, q, self._kept, self._vocab_size, sure, block))
+        return drafts
 
     def _confidence(self, h: Tensor, before: Tensor) -> NDArray[np.float64] | None:
         """The confidence head's number for every row."""
@@ -196,24 +231,6 @@ class BlockDrafter:
             return None
         logits = head(h, markov.embed(before) if head.with_markov and markov is not None else None)
         return torch.sigmoid(logits).double().cpu().numpy()
-
-    def _spine(
-        self,
-        request: Request,
-        logits: Tensor,  # [B, draft_vocab]
-        picks: IntArray,  # [B] draft ids
-        drawn_from: FloatArray | None,
-        confidence: NDArray[np.float64] | None,
-    ) -> SpineDraft:
-        if drawn_from is not None:
-            ids, probs = picks[:, None], np.take_along_axis(drawn_from, picks[:, None], axis=1)
-        else:
-            heat = 1.0 if request.params.is_greedy else request.params.temperature
-            top = logits.topk(min(self._siblings, logits.shape[1]))
-            weights = (top.values / heat - (logits / heat).logsumexp(-1, keepdim=True)).exp()
-            ids, probs = top.indices.cpu().numpy(), weights.double().cpu().numpy()
-        tokens = ids if self._kept is None else self._kept[ids]
-        return SpineDraft(request.anchor, tokens, probs, drawn_from, self._kept, self._vocab_size, confidence)
 
 
 def keyed_pick(q: FloatArray, request: Request, k: int) -> int:

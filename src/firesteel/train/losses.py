@@ -6,6 +6,10 @@ each a mean over slots weighted exp(-k / 4), k the draft's index in its block. p
 Markov bias. alpha is the chance that a draft from q is accepted, and sum |q - p| = 2 (1 - alpha): minimising it is
 maximising acceptance.
 
+The distance hardly pulls at a token whose q is still tiny (its gradient is proportional to q), and one label a slot
+says little. So a drafter that knows nothing yet may be given the teacher's whole distribution as its label beside
+them, - sum_v p log q: the KL divergence, which is speculators' default, up to a constant.
+
 The teacher's p comes as its K likeliest tokens over the target's whole vocabulary, not renormalised. A token that the
 draft vocabulary lacks stays in p and can never be matched; p's tail beyond K counts as never matched either.
 """
@@ -22,9 +26,13 @@ from torch.utils.checkpoint import checkpoint
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """Weights of the terms, and the decay of slots in tokens. The selector's objective is speculators' (DFlash 2)."""
+    """Weights of the terms, and the decay of slots in tokens. The selector's objective is speculators' (DFlash 2).
+
+    `teacher` weighs - sum_v p log q; 0 leaves DeepSpec's loss.
+    """
 
     cross_entropy: float = 0.1
+    teacher: float = 0.0
     distance: float = 0.9
     confidence: float = 1.0
     selector: float = 1.0
@@ -57,17 +65,17 @@ class Slots:
         return Slots(block=self.block, **moved)
 
 
-def scores_plain(logits: Tensor, slots: Slots) -> tuple[Tensor, Tensor]:
-    """(log q of the label [N], alpha [N]) from logits `[N, V]`: the dense reference of `scores_fused`."""
+def scores_plain(logits: Tensor, slots: Slots) -> tuple[Tensor, Tensor, Tensor]:
+    """(log q of the label, alpha, sum_v p log q), `[N]` each, from logits `[N, V]`: the reference of `scores_fused`."""
     log_q = logits.float().log_softmax(-1)
     p = torch.zeros_like(log_q)
     rows, columns = torch.nonzero(slots.top >= 0, as_tuple=True)
     p[rows, slots.top[rows, columns]] = slots.top_probs[rows, columns]
     alpha = torch.minimum(p, log_q.exp()).sum(-1)
-    return log_q.gather(1, slots.label.clamp(min=0)[:, None])[:, 0], alpha
+    return log_q.gather(1, slots.label.clamp(min=0)[:, None])[:, 0], alpha, (p * log_q).sum(-1)
 
 
-def scores_fused(states: Tensor, head: Tensor, slots: Slots, chunk: int = 1024) -> tuple[Tensor, Tensor]:
+def scores_fused(states: Tensor, head: Tensor, slots: Slots, chunk: int = 1024) -> tuple[Tensor, Tensor, Tensor]:
     """The same from states `[N, R]` and head `[V, R]`, in chunks whose logits are never kept: made again backward.
 
     With the Markov factor beside the state and W2 beside the output head, the bias is part of the one product.
@@ -80,15 +88,19 @@ def scores_fused(states: Tensor, head: Tensor, slots: Slots, chunk: int = 1024) 
             parts.append(checkpoint(_scores, *arguments, use_reentrant=False))
         else:
             parts.append(_scores(*arguments))
-    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    log_q, alpha, agreement = (torch.cat(column) for column in zip(*parts, strict=True))
+    return log_q, alpha, agreement
 
 
-def _scores(states: Tensor, head: Tensor, label: Tensor, top: Tensor, top_probs: Tensor) -> tuple[Tensor, Tensor]:
+def _scores(
+    states: Tensor, head: Tensor, label: Tensor, top: Tensor, top_probs: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     logits = F.linear(states, head).float()
     total = logits.logsumexp(-1, keepdim=True)
-    q = (logits.gather(1, top.clamp(min=0)) - total).exp()
-    alpha = torch.where(top >= 0, torch.minimum(top_probs, q), 0.0).sum(-1)
-    return logits.gather(1, label.clamp(min=0)[:, None])[:, 0] - total[:, 0], alpha
+    log_q = logits.gather(1, top.clamp(min=0)) - total
+    alpha = torch.where(top >= 0, torch.minimum(top_probs, log_q.exp()), 0.0).sum(-1)
+    agreement = torch.where(top >= 0, top_probs * log_q, 0.0).sum(-1)
+    return logits.gather(1, label.clamp(min=0)[:, None])[:, 0] - total[:, 0], alpha, agreement
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,12 +108,13 @@ class Said:
     """What a drafter says of N slots, `[N]` each.
 
     Fields:
-        log_q: log-probability of the slot's label; alpha: overlap with the teacher.
+        log_q: log-probability of the slot's label; alpha: overlap with the teacher; agreement: sum_v p log q.
         confidence: logit of the confidence head; selector: log-probability that the path selector picks the label.
     """
 
     log_q: Tensor
     alpha: Tensor
+    agreement: Tensor
     confidence: Tensor | None = None
     selector: Tensor | None = None
 
@@ -135,6 +148,8 @@ def combine(said: Said, slots: Slots, config: LossConfig) -> Loss:
     known = weight * (slots.label >= 0)
     cross_entropy, distance = mean(-log_q, known), mean(2 * (1 - alpha), weight)
     total = config.cross_entropy * cross_entropy + config.distance * distance
+    if config.teacher:
+        total = total + config.teacher * mean(-said.agreement, weight)
     doubt = alpha.new_zeros(())
     if confidence is not None:
         # The teacher's number is a label: nothing flows back through it.

@@ -40,12 +40,12 @@ class Pupil(nn.Module):
             e = model.markov_head.embed(batch.before)
             states = torch.cat([h, model.markov_head.forced(batch.before, h)], dim=-1)
             head = torch.cat([model.head, model.markov_head.markov_w2.weight], dim=1)
-        log_q, alpha = scores_fused(states.flatten(0, -2), head, batch.slots)
+        log_q, alpha, agreement = scores_fused(states.flatten(0, -2), head, batch.slots)
         confidence = None if model.confidence_head is None else model.confidence_head(h, e).flatten()
         selector = None
         if model.candidate_selector is not None:
             selector = self._log_path(h.flatten(0, -2), batch)
-        return Said(log_q, alpha, confidence, selector)
+        return Said(log_q, alpha, agreement, confidence, selector)
 
     def _log_path(self, h: Tensor, batch: Batch) -> Tensor:
         """`[N]` log-probability that the path selector walks to the label, among the candidates and the label.
