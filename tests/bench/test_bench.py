@@ -13,7 +13,7 @@ import torch
 
 from firesteel.bench.decode import Arm, summary
 from firesteel.bench.prompts import held_out
-from firesteel.bench.report import width_tables, write_width
+from firesteel.bench.report import decode_tables, width_tables, write_width
 from firesteel.bench.specdiff import first_difference, top_two_gap
 from firesteel.bench.statistics import geometric_mean_interval, is_looped
 from firesteel.bench.width import WidthBench, tree_of
@@ -86,6 +86,9 @@ def test_looped_replies_are_left_out_of_ratios_and_counted(monkeypatch: pytest.M
     assert result["rounds"][0] == {
         "policy": "off", "width": 8, "rounds": 3, "draft_ms": 0.2, "verify_ms": 6.0, "host_ms": 0.4, "drafter": "ngram",
     }  # fmt: skip
+    base.parts = []
+    assert summary(Stub, [base], {})["rounds"][0]["draft_ms"] is None  # type: ignore[arg-type]
+    assert "| off |" in decode_tables(summary(Stub, [base], {}))  # type: ignore[arg-type]
     arms = result["arms"]
     assert arms[1]["replies"] == 2
     assert arms[1]["looped"] == 1

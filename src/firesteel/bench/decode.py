@@ -131,7 +131,8 @@ def summary(model: Model, arms: Sequence[Arm], settings: dict[str, Any]) -> dict
 
 def _round(arm: Arm) -> dict[str, Any]:
     """Where a round's milliseconds go, in medians: the drafter, the target's forward, the host's everything else."""
-    draft, verify, host = (statistics.median(part) for part in zip(*arm.parts, strict=True))
+    parts = zip(*arm.parts, strict=True) if arm.parts else [None] * 3  # none where all rounds were first ones
+    draft, verify, host = (None if part is None else statistics.median(part) for part in parts)
     return {
         "policy": arm.policy,
         "drafter": arm.engine.drafter.name,

@@ -50,7 +50,8 @@ def decode_tables(result: dict[str, Any]) -> str:
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for one in result["rounds"]:
-        parts = " | ".join(f"{one[name]:.2f}" for name in ("draft_ms", "verify_ms", "host_ms"))
+        ms = [one[name] for name in ("draft_ms", "verify_ms", "host_ms")]
+        parts = " | ".join("" if part is None else f"{part:.2f}" for part in ms)
         lines.append(f"| {one['policy']} | {one['drafter']} | {one['width'] or ''} | {one['rounds']} | {parts} |")
     return "\n".join(lines)
 
