@@ -33,6 +33,7 @@ from firesteel.models.drafters.model import DrafterModel
 
 ExportFormat = Literal["deepspec", "speculators", "gguf"]
 
+_SPECULATORS = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel", "dspark": "DSparkDraftModel"}
 # Other engines do not know our short name.
 _HUB_IDS = {DEFAULT_TARGET: "HuggingFaceTB/SmolLM2-135M-Instruct"}
 # Of the head that adds nothing: a multiple of what engines' kernels read at once.
@@ -89,7 +90,7 @@ def export_drafter(
             embed=model.embed if needs_embed else None,
             head=model.head if own_tables or config.draft_vocab != config.vocab else None,
         )
-        _say_of_target(part / "config.json", config, format, text)
+        _say_more(part / "config.json", config, format, text)
         part.rename(folder)
     return config
 
@@ -142,10 +143,13 @@ def _for_llama_cpp(config: DrafterConfig, tensors: Tensors) -> tuple[DrafterConf
     return config, tensors
 
 
-def _say_of_target(file: Path, config: DrafterConfig, format: ExportFormat, target: Any) -> None:
-    """Keys that need more than the drafter's own configuration."""
+def _say_more(file: Path, config: DrafterConfig, format: ExportFormat, target: Any) -> None:
+    """Keys that engines look for besides those that describe a drafter."""
     said = json.loads(file.read_text())
     if format == "speculators":
+        # Its own class names, which llama.cpp's converter knows, and no model_type: vLLM goes by that key's absence.
+        said["architectures"] = [_SPECULATORS[config.kind]]
+        said.pop("model_type", None)
         said["speculators_config"]["verifier"]["architectures"] = target.architectures or []
     else:
         said["num_target_layers"] = target.num_hidden_layers
