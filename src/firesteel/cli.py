@@ -271,7 +271,7 @@ def evaluate(
     result = {
         "command": command_line(),
         "machine": machine(),
-        "drafter": model.drafter.name,
+        "drafter": Path(model.drafter.name).name,
         "settings": {
             "target": model.loaded.name,
             "dtype": dtype,

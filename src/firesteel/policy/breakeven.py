@@ -49,7 +49,7 @@ class BreakEvenConfig:
     slope: float = 0.03
     margin: float = 0.05
     explore: float = 0.01
-    rest: int = 64
+    rest: int = 256
 
     def __post_init__(self) -> None:
         check_width(self.width)
