@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from firesteel.engine.drafter import NoDrafter
 from firesteel.engine.engine import EngineConfig
 from firesteel.model import Model
 from firesteel.models.loading import load
@@ -62,9 +63,23 @@ def test_the_fixtures_as_a_batch_of_four(plain: dict[str, list[int]], mode: str,
     assert engine.cache.free_slots == 4
 
 
+@pytest.mark.parametrize(("policy", "width"), [("chain", 4), ("chain", 6), ("tree", 8), ("auto", None)])
+def test_each_fixture_with_the_shipped_drafter(plain: dict[str, list[int]], policy: str, width: int | None) -> None:
+    model = load_mode("compiled")
+    offered = 0
+    for name, ids in fixtures.encoded(model).items():
+        engine = model.engine(policy, width=width)
+        assert engine.drafter.name == "dspark"
+        request = model.complete(ids, GREEDY, engine)
+        assert request.output == plain[name], name
+        offered += request.speculation.offered
+    assert offered > 0
+
+
 def test_repetitive_text_is_accepted_in_long_blocks(model: Model, plain: dict[str, list[int]]) -> None:
     """A floor under what n-grams alone do on F-rep: 7 rounds for 48 tokens at 8 rows."""
-    request = model.complete(model.encode(fixtures.REP), GREEDY, model.engine("chain", width=8))
+    engine = model.engine("chain", width=8, drafter=NoDrafter())
+    request = model.complete(model.encode(fixtures.REP), GREEDY, engine)
     assert len(request.output) == 48
     assert request.speculation.rounds <= 7
 
