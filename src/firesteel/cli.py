@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import Progress
 
 from firesteel.bench.commands import app as bench
 from firesteel.default_target import DEFAULT_TARGET
 from firesteel.errors import FiresteelError
+from firesteel.eval_command import evaluate
 from firesteel.export_command import export
 from firesteel.options import (
     AsJson,
@@ -47,6 +47,7 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")
 app.add_typer(train, name="train")
+app.command("eval")(evaluate)
 app.command()(export)
 app.command()(pairs)
 
@@ -223,72 +224,6 @@ def specdiff(
     out.print(f"{len(texts) - differing} of {len(texts)} identical")
     if differing:
         raise typer.Exit(1)
-
-
-@app.command("eval")
-def evaluate(
-    drafter: DrafterName = None,
-    prompts: Annotated[Path | None, typer.Option(help="A folder of *.jsonl prompts; none takes the shipped.")] = None,
-    target: Target = DEFAULT_TARGET,
-    dtype: Dtype = "int8",
-    compiled: Compiled = None,
-    temperatures: Annotated[str, typer.Option(help="One evaluation for each.")] = "0,0.5,1",
-    drafts: Annotated[int | None, typer.Option(min=1, help="Of a chain; by default a full block.")] = None,
-    limit: Annotated[int, typer.Option(help="Conversations, taken from the sources in turn.")] = 50,
-    max_tokens: MaxTokens = 128,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
-    output: Annotated[Path | None, typer.Option(help="A folder for drafter.json and drafter.md.")] = None,
-    device: Device = None,
-    as_json: AsJson = False,
-) -> None:
-    """How far a drafter's chains get on held-out lines: tokens per round, acceptance by position, its confidence."""
-    from firesteel.bench.commands import command_line, temperatures_of
-    from firesteel.bench.evaluate import evaluate as run
-    from firesteel.bench.machine import machine
-    from firesteel.bench.prompts import held_out
-    from firesteel.bench.report import eval_tables, write
-
-    heats = temperatures_of(temperatures)
-    conversations = held_out(prompts, limit)
-    model = load_model(target, dtype, device, compiled, drafter)
-    runs = []
-    with Progress(console=err) as progress:
-        task = progress.add_task("decoding", total=len(conversations) * len(heats))
-        for heat in heats:
-            runs.append(
-                run(
-                    model,
-                    conversations,
-                    temperature=heat,
-                    seed=seed,
-                    max_tokens=max_tokens,
-                    drafts=drafts,
-                    on_reply=lambda: progress.advance(task),
-                )
-            )
-    assert model.drafter is not None, "evaluate refuses a target without one"
-    first = runs[0]
-    result = {
-        "command": command_line(),
-        "machine": machine(),
-        "drafter": Path(model.drafter.name).name,
-        "settings": {
-            "target": model.loaded.name,
-            "dtype": dtype,
-            "mode": model.modes.name,
-            "chat_template": True,
-            "limit": limit,
-            "max_tokens": max_tokens,
-            "seed": seed,
-            "prompts": str(prompts or "shipped, held-out lines"),
-        },
-        "tokens_per_round": first["tokens_per_round"],
-        "sources": first["sources"],
-        "temperatures": runs,
-    }
-    if output is not None:
-        write(result, output, "drafter", f"The drafter of {model.loaded.name}", eval_tables(result))
-    print_text(json.dumps(result) + "\n" if as_json else eval_tables(result) + "\n")
 
 
 @app.command()
