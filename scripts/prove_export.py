@@ -62,7 +62,7 @@ def random_drafter(folder: Path, draft_vocab: int) -> Path:
     model = DrafterModel(config, kept)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            # Wide enough that blocks differ and the Markov bias turns choices: a part without weight would hide its faults.
+            # Wide enough that blocks differ and the Markov bias turns choices: a part without weight hides its faults.
             weight.normal_(1.0 if "norm" in name else 0.0, 0.6 if "markov" in name else 0.2)
     save_drafter(model, config, folder)
     return folder
