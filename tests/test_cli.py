@@ -34,7 +34,7 @@ def test_json_has_every_field_and_they_agree() -> None:
     assert answer["finish_reason"] == "length"
     speculation = answer["speculation"]
     assert speculation["policy"] == "tree"
-    assert speculation["drafter"] == "ngram"
+    assert speculation["drafter"] == "dspark"
     assert speculation["rows"] == speculation["offered"] + speculation["rounds"]
     assert speculation["tokens_per_round"] == pytest.approx(12 / speculation["rounds"])
     assert set(answer["timing"]) == {"load_s", "prefill_s", "decode_s", "decode_tokens_per_s"}

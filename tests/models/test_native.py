@@ -136,6 +136,29 @@ def test_narrow_and_wide_verifies_agree_bit_for_bit(build, kind):
         assert all(map(torch.equal, got, want)), (width, multiple, slots, threads)
 
 
+@pytest.mark.parametrize("context", [5, 100, 120, 126, 127, 128, 200])
+@pytest.mark.parametrize("name", ["llama", "mistral-sliding", "qwen2"])
+def test_a_branch_has_the_bits_of_a_chain(build, context, name):
+    """Wherever siblings push a row: within a chunk of places, across its end (128) and through a sliding window."""
+    decoder = NativeDecoder(decoder_of("fp32", name, taps=(0, 2)), build)
+    generator = torch.Generator().manual_seed(context)
+    requests, prompts, rows = forest_of(97, [context], [40], seed=context)
+    request, places = requests[0], rows[0]
+    logits, features = run(decoder, decoder.shape, requests, prompts, rows)
+    moved = 0
+    for leaf in torch.randperm(40, generator=generator)[:12].tolist():
+        path = request.path(places[leaf])
+        moved += path[-1] != len(path) - 1
+        alone = Request()
+        alone.grow(list(range(-1, len(path) - 1)), [request.tokens[place] for place in path])
+        chain = list(range(context, len(path)))
+        want = run(decoder, decoder.shape, [alone], prompts, [chain])
+        mine = [places.index(place) for place in path[context:]]
+        assert torch.equal(logits[mine], want[0]), leaf
+        assert torch.equal(features[mine], want[1]), leaf
+    assert moved > 5
+
+
 def test_a_bfloat16_cache_and_rows_to_keep(build):
     decoder = decoder_of("int8", "qwen2")
     native = NativeDecoder(decoder, build)

@@ -2,7 +2,9 @@
 //
 // A chunk is one piece of work: for one slot and one key head it scores all rows (the query heads of the group are
 // rows too), and leaves each row's maximum, sum and weighted values; a second pass joins the chunks in order. A row's
-// result depends on its own mask and on nothing else: not on the rows beside it, nor on how far the mask is padded.
+// result depends on what it sees and on nothing else: not on the rows beside it, nor on how far the mask is padded, nor
+// on where a tree's branches put it. For that, the places of branches are worked on in the order and in the chunks that
+// a chain would have had: "logical" below is a place of that chain.
 #pragma once
 
 #include "product.h"
@@ -11,7 +13,7 @@ namespace firesteel {
 
 constexpr int64_t kChunk = 128;  // places
 constexpr int64_t kWave = 64;    // rows whose chunks are held at once
-constexpr int64_t kStrip = 96;   // scores held at once, in (row, head) pairs: 48 KB
+constexpr int64_t kStrip = 96;   // scores held at once, in (row, head) pairs: 48 KB and more
 
 struct Block {  // up to kWave rows of one slot, neighbours in the sorted order
   int64_t slot, first, rows;
@@ -29,8 +31,15 @@ struct Partial {       // of the rows of a wave; pair = (kv_head * rows of a wav
 };
 
 struct Scratch {   // of one thread
-  float *keys, *values;  // [kChunk, dim], when the cache is bf16
-  float* scores;         // [kStrip, kChunk]
+  float *keys, *values;      // [most, dim], when the cache is bf16
+  float *scores, *physical;  // [kStrip, most]
+  int64_t most;              // places of a piece of work: a chunk and the branches that begin in it
+};
+
+// Where a row of a tree sees the branches' places, counted from the first place of its chunk.
+struct Path {
+  const int32_t* places;  // [count], ascending
+  int64_t start, count;   // logical places start, ..., start + count - 1
 };
 
 // Products of one query with the keys of 8 places, each added up lane by lane and then across the lanes: the same way
@@ -65,8 +74,8 @@ inline void score8(const float* q, const float* keys, int64_t dim, float* scores
 #endif
 
 template <int Dim>
-inline void score(const float* q, int64_t count, const float* keys, int64_t dim, float* scores) {
-  for (int64_t i = 0; i < count; ++i) score8<Dim>(q + i * dim, keys, dim, scores + i * kChunk);
+inline void score(const float* q, int64_t count, const float* keys, int64_t dim, float* scores, int64_t stride) {
+  for (int64_t i = 0; i < count; ++i) score8<Dim>(q + i * dim, keys, dim, scores + i * stride);
 }
 
 inline const float* widened(const float* in, float*, int64_t) { return in; }
@@ -102,8 +111,8 @@ inline void weigh(float* scores, const uint8_t* mask, int64_t limit, float& larg
 }
 
 // out[i] = sum over places of scores[i][place] * values[place], for `count` rows; `stride` between rows of out.
-inline void mix(const float* scores, const float* values, int64_t count, int64_t limit, int64_t D, float* out,
-                int64_t stride) {
+inline void mix(const float* scores, int64_t lds, const float* values, int64_t count, int64_t limit, int64_t D,
+                float* out, int64_t stride) {
   const int blocks = blocks_of(count);
   const auto columns = [&](int64_t d, auto tiles) {  // a strip of values stays in the first cache for all rows
     constexpr int T = decltype(tiles)::value;
@@ -112,7 +121,7 @@ inline void mix(const float* scores, const float* values, int64_t count, int64_t
       with_rows<T == 2 ? kPairRows : kMaxRows>(int(block_start(count, blocks, block + 1) - row), [&](auto number) {
         constexpr int M = decltype(number)::value;
         F16 sums[M][T];
-        sums_of<Float32, M, T, false>(scores + row * kChunk, kChunk, values + d, D, 16, limit, nullptr, 0, sums);
+        sums_of<Float32, M, T, false>(scores + row * lds, lds, values + d, D, 16, limit, nullptr, 0, sums);
         for (int m = 0; m < M; ++m)
           for (int t = 0; t < T; ++t) store(out + (row + m) * stride + d + t * 16, sums[m][t]);
       });
@@ -130,12 +139,29 @@ inline void fetch(const T* from, int64_t count) {
   for (int64_t i = 0; i < count * int64_t(sizeof(T)); i += 64) __builtin_prefetch(p + i, 0, 2);
 }
 
-// q [rows of the block, group, dim] scaled; keys, values [capacity, dim] from the chunk's first place on; mask of the
-// block's row r at mask + rows[r] * mask_stride; `limit` places of the chunk are seen by some row (a multiple of 16).
+// Brings a row's scores of branches, which begin at `fork`, to their logical places; the rest is not looked at.
+inline void gather(float* scores, const Path& path) {
+  for (int64_t j = 0; j < path.count; ++j) scores[path.start + j] = scores[path.places[j]];  // never to the right
+}
+
+// The other way, for the weights of the logical places from `from` to `to`: zero wherever else there is a place.
+inline void spread(const float* weights, const Path& path, int64_t fork, int64_t limit, int64_t from, int64_t to,
+                   float* physical) {
+  const int64_t shared = std::max(from, std::min(fork, to));
+  std::copy(weights + from, weights + shared, physical + from);
+  std::fill(physical + shared, physical + limit, 0.0f);
+  for (int64_t j = 0; j < path.count; ++j)
+    if (path.start + j >= from && path.start + j < to) physical[path.places[j]] = weights[path.start + j];
+}
+
+// One piece of work: a chunk, or the last chunk of the context with all branches, whose logical places may reach into
+// the next chunk. q [rows of the block, group, dim] scaled; keys, values [capacity, dim] from the piece's first place
+// on; the block's row r has its (logical) mask at mask + mask_rows[r] * mask_stride and its path in paths[r];
+// `limit` places are seen by some row (a multiple of 16), those from `fork` on are branches'.
 template <class T>
 void attend_chunk(const Heads& h, const float* q, int64_t rows, const T* keys, const T* values, const uint8_t* mask,
-                  int64_t mask_stride, const int64_t* mask_rows, int64_t limit, int64_t pair0, int64_t chunk,
-                  int64_t chunks, const Partial& out, const Scratch& my) {
+                  int64_t mask_stride, const int64_t* mask_rows, const Path* paths, int64_t limit, int64_t fork,
+                  int64_t pair0, int64_t chunk, int64_t chunks, const Partial& out, const Scratch& my) {
   const int64_t D = h.dim, group = h.group(), pairs = rows * group;
   const float* k = widened(keys, my.keys, limit * D);
   const float* v = nullptr;
@@ -144,15 +170,23 @@ void attend_chunk(const Heads& h, const float* q, int64_t rows, const T* keys, c
     for (int64_t j = 0; j < limit; j += 8) {
       if (!v) fetch(values + j * D, 8 * D);  // wanted next: memory works while we count
       const auto scorer = D == 64 ? score<64> : D == 128 ? score<128> : score<0>;
-      scorer(q + strip * D, count, k + j * D, D, my.scores + j);
+      scorer(q + strip * D, count, k + j * D, D, my.scores + j, my.most);
     }
     if (!v) v = widened(values, my.values, limit * D);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t at = (pair0 + strip + i) * chunks + chunk;
-      weigh(my.scores + i * kChunk, mask + mask_rows[(strip + i) / group] * mask_stride, limit, out.largest[at],
-            out.sums[at]);
+    const auto scores = [&](int64_t i) { return my.scores + i * my.most; };
+    const auto row = [&](int64_t i) { return (strip + i) / group; };
+    for (int64_t i = 0; i < count && fork < limit; ++i) gather(scores(i), paths[row(i)]);
+    for (int64_t from = 0, c = chunk; from < limit; from += kChunk, ++c) {
+      const int64_t to = std::min(from + kChunk, limit);
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t at = (pair0 + strip + i) * chunks + c;
+        weigh(scores(i) + from, mask + mask_rows[row(i)] * mask_stride + from, to - from, out.largest[at],
+              out.sums[at]);
+        if (fork < limit) spread(scores(i), paths[row(i)], fork, limit, from, to, my.physical + i * my.most);
+      }
+      mix((fork < limit ? my.physical : my.scores) + from, my.most, v + from * D, count, limit - from, D,
+          out.values + ((pair0 + strip) * chunks + c) * D, chunks * D);
     }
-    mix(my.scores, v, count, limit, D, out.values + ((pair0 + strip) * chunks + chunk) * D, chunks * D);
   }
 }
 

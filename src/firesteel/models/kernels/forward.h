@@ -79,10 +79,11 @@ class Forward {
     mine = arena.take<float>(c.threads * scratch_size());
   }
 
-  int64_t scratch_size() const { return 2 * kChunk * m.dim + kStrip * kChunk; }
+  int64_t scratch_size() const { return 2 * (m.dim + kStrip) * plan.most; }
   Scratch scratch() const {
-    float* base = mine + omp_get_thread_num() * scratch_size();
-    return {base, base + kChunk * m.dim, base + 2 * kChunk * m.dim};
+    float *keys = mine + omp_get_thread_num() * scratch_size(), *values = keys + plan.most * m.dim;
+    float* scores = values + plan.most * m.dim;
+    return {keys, values, scores, scores + kStrip * plan.most, plan.most};
   }
 
   void embed() {
@@ -199,14 +200,15 @@ class Forward {
     for (int64_t item = 0; item < (end - first) * m.kv_heads * chunks; ++item) {
       const int64_t k = item % chunks, g = item / chunks % m.kv_heads, b = first + item / chunks / m.kv_heads;
       const Block& block = plan.blocks[b];
-      const int64_t limit = seen[b * chunks + k];
+      const int64_t limit = plan.places(w.window, c.n, b, k), fork = plan.forks[w.window * c.n + b] - k * kChunk;
       if (!limit) continue;
       const int64_t at = cache_at(block.slot, l, g) + k * kChunk * m.dim;
       const float* queries = q + (g * c.n + block.first) * group * m.dim;
       const int64_t pair = (g * wave_rows + block.first - row0) * group;
       const auto go = [&](auto* keys, auto* values) {
         attend_chunk(heads, queries, block.rows, keys + at, values + at, mask + k * kChunk, c.length,
-                     plan.mask_rows + block.first, limit, pair, k, chunks, part, my);
+                     plan.mask_rows + block.first, plan.paths + w.window * c.n + block.first, limit, fork, pair, k,
+                     chunks, part, my);
       };
       if (c.cache_kind == kBfloat16)
         go(static_cast<const bf16*>(c.keys), static_cast<const bf16*>(c.values));
