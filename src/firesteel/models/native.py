@@ -5,7 +5,7 @@ The whole forward is one call into `kernels/decoder.cpp`. The structs below mirr
 
 from __future__ import annotations
 
-from ctypes import POINTER, Structure, byref, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import CDLL, POINTER, Structure, byref, c_double, c_float, c_int32, c_int64, c_void_p
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,6 @@ class Matrix(Structure):
         ("outputs", c_int64),
         ("cols", c_int64),
         ("kind", c_int32),
-        ("limit", c_int32),
     )
 
 
@@ -108,20 +107,20 @@ def padded(x: Tensor, *sizes: int) -> Tensor:
     return nn.functional.pad(x, pads)
 
 
-def tiles_of(weight: Tensor) -> Tensor:
-    """weight [out, in] -> tiles of 16 outputs: fp32 [out/16, in, 16]; bf16 and int8 [out/16, in/2, 16, 2]."""
+def tiles_of(weight: Tensor, step: int) -> Tensor:
+    """weight [out, in] -> tiles of 16 outputs [out/16, in/step, 16, step]."""
     weight = padded(weight, TILE, TILE)
     out, cols = weight.shape
-    if weight.dtype == torch.float32:
-        return weight.view(out // TILE, TILE, cols).transpose(1, 2).contiguous()
-    return weight.view(out // TILE, TILE, cols // 2, 2).transpose(1, 2).contiguous()
+    return weight.view(out // TILE, TILE, cols // step, step).transpose(1, 2).contiguous()
 
 
 class PackedWeights:
-    """The structs of a model and the tensors that their pointers lead to."""
+    """The structs of a model for the kernels of `library`, and the tensors that their pointers lead to."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: CDLL) -> None:
         self.alive: list[Tensor] = []
+        self._steps = {torch.float32: 1, torch.bfloat16: 2, torch.int8: library.firesteel_codes_per_step()}
+        self._unsigned = library.firesteel_code_offset() == 128
 
     def pointer(self, x: Tensor) -> int:
         self.alive.append(x)
@@ -133,10 +132,10 @@ class PackedWeights:
     def matrix(self, linear: nn.Module, *, gated: bool = False) -> Matrix:
         """`gated`: the two halves of the outputs are laid in turns, a tile of the first, a tile of the second."""
         if isinstance(linear, Int8Linear):
-            weight, scales, limit = linear.codes, linear.scales, linear.limit
+            weight, scales = linear.codes, linear.scales
         else:
             assert isinstance(linear, Linear)
-            weight, scales, limit = linear.weight.detach(), None, 0
+            weight, scales = linear.weight.detach(), None
         bias = None if linear.bias is None else linear.bias.detach().float()
 
         def arranged(x: Tensor | None) -> Tensor | None:
@@ -146,7 +145,9 @@ class PackedWeights:
             halves = [padded(half, TILE, 1).unflatten(0, (-1, TILE)) for half in halves]
             return torch.stack(halves, dim=1).flatten(0, 2).reshape(-1, *x.shape[1:])
 
-        tiles = tiles_of(arranged(weight))
+        tiles = tiles_of(arranged(weight), self._steps[weight.dtype])
+        if weight.dtype == torch.int8 and self._unsigned:
+            tiles ^= -128  # which adds 128 to what is read as an unsigned byte
         return Matrix(
             self.pointer(tiles),
             self.vector(arranged(scales)),
@@ -154,7 +155,6 @@ class PackedWeights:
             tiles.shape[0] * TILE,
             weight.shape[1] + -weight.shape[1] % TILE,
             KINDS[weight.dtype],
-            limit,
         )
 
     def layer(self, layer: Layer, window: int) -> LayerWeights:
@@ -184,8 +184,8 @@ class NativeDecoder:
             raise UnsupportedModel(reason)
         self.shape = shape
         self.threads = threads or torch.get_num_threads()
-        self._library = build.library()
-        self._weights = weights = PackedWeights()
+        self.library = build.library()
+        self._weights = weights = PackedWeights(self.library)
         windows = list(dict.fromkeys(shape.windows))
         layers = [weights.layer(x, windows.index(w)) for x, w in zip(decoder.layers, shape.windows, strict=True)]
         self._layers = (LayerWeights * shape.layers)(*layers)
@@ -216,7 +216,7 @@ class NativeDecoder:
 
     def context(self, fusion: Fusion, call: ContextCall) -> int:
         """See `NativeContext`."""
-        return int(self._library.firesteel_context(byref(self._model), byref(fusion), byref(call)))
+        return int(self.library.firesteel_context(byref(self._model), byref(fusion), byref(call)))
 
     def __call__(
         self,
@@ -259,7 +259,7 @@ class NativeDecoder:
             KINDS[keys.dtype],
             self.threads,
         )
-        if error := self._library.firesteel_forward(byref(self._model), byref(call)):
+        if error := self.library.firesteel_forward(byref(self._model), byref(call)):
             raise InvalidParameter(f"a {ERRORS[error]} of the packed rows is out of its range")
         return logits, features
 
@@ -274,7 +274,7 @@ class NativeContext:
     """
 
     def __init__(self, decoder: NativeDecoder, fc: Linear, norm: Tensor) -> None:
-        self._decoder, self._weights = decoder, PackedWeights()
+        self._decoder, self._weights = decoder, PackedWeights(decoder.library)
         self._fusion = Fusion(self._weights.matrix(fc), self._weights.vector(norm))
 
     def __call__(

@@ -1,9 +1,10 @@
-"""int8 weights, one scale per output, and 16-bit activations, one scale per row.
+"""int8 weights, one scale per output, and int8 activations, one scale per row and 32 columns.
 
-A verify of a few rows waits for weights, so weights are what must shrink; activations are read from the cache next to
-the core and may stay fine. With |code| <= 127 and |activation| <= `activation_limit(K)`, a sum over K products fits an
-int32 exactly: it does not depend on its order, hence not on how many rows are verified together, and the processor's
-16-bit multiply-add computes it at twice the rate of fp32. `Int8Linear` is the plain twin of `kernels/product.h`.
+A verify of a few rows waits for weights; a wide one for multiplications, of which a processor with VNNI does four times
+as many on bytes as on fp32. A sum over 32 columns is an exact integer; the groups' sums are scaled and added in fp32,
+in the order of the columns, so a row's result does not depend on how many rows are verified together. The groups are
+narrow because a few activations of a hidden state are many times as large as the others: with one scale for a whole row
+the probabilities suffer eight times as much. `Int8Linear` is the plain twin of `kernels/product.h`.
 """
 
 from __future__ import annotations
@@ -17,24 +18,20 @@ from torch.nn import functional as F
 
 from firesteel.models.compact import CompactDecoder, Linear
 
-INT32_MAX = 2**31 - 1
 CODE_MAX = 127
+GROUP = 32
 
 
-def activation_limit(cols: int) -> int:
-    """Largest magnitude of a quantised activation for which `cols` products with a code cannot leave an int32.
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x fp32 [N, K] -> (codes as fp32 [N, G, 32], scales [N, G, 1]): codes * scales = x up to half a scale.
 
-    29360 for 576 columns, 11008 for 1536, 1179 for 14336: finer than eight bits for every decoder that is around.
+    G = K / 32, rounded up; the last group's missing columns are zero.
     """
-    return min(2**15 - 1, INT32_MAX // (CODE_MAX * cols))
-
-
-def quantize_rows(x: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-    """x fp32 [N, K] -> (integers as fp32 [N, K], scale [N, 1]) with integers * scale = x up to half a scale."""
-    largest = x.abs().amax(dim=-1, keepdim=True)
-    limits = torch.full_like(largest, limit)  # a number over a tensor would be a reciprocal, rounded twice
+    groups = F.pad(x, (0, -x.shape[-1] % GROUP)).unflatten(-1, (-1, GROUP))
+    largest = groups.abs().amax(dim=-1, keepdim=True)
+    limits = torch.full_like(largest, CODE_MAX)  # a number over a tensor would be a reciprocal, rounded twice
     inverse = torch.where(largest > 0, limits / largest, torch.zeros_like(largest))
-    return torch.round(x * inverse), largest / limit
+    return torch.round(groups * inverse), largest / CODE_MAX
 
 
 def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,12 +42,11 @@ def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Int8Linear(nn.Module):
-    """x @ (codes * scales).T + bias on quantised x, summed in fp32 here and exactly in the kernels."""
+    """x @ (codes * scales).T + bias on quantised x; a group's sum is rounded here and exact in the kernels."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
         codes, scales = quantize_weight(weight)
-        self.limit = activation_limit(weight.shape[1] + -weight.shape[1] % 16)  # the kernels pad columns to 16
         self.register_buffer("codes", codes)  # int8 [out, in]
         self.register_buffer("scales", scales)  # [out]
         self.bias = None if bias is None else nn.Parameter(bias.float(), requires_grad=False)
@@ -60,8 +56,8 @@ class Int8Linear(nn.Module):
         """x [..., in] -> fp32 [..., out]."""
         if self.wide is None:
             self.wide = self.codes.float()
-        rows, scale = quantize_rows(x.float(), self.limit)
-        out = F.linear(rows, self.wide) * scale * self.scales
+        codes, scales = quantize_rows(x.float())
+        out = F.linear((codes * scales).flatten(-2)[..., : x.shape[-1]], self.wide) * self.scales
         return out if self.bias is None else out + self.bias
 
 

@@ -44,7 +44,31 @@ struct Path {
 
 // Products of one query with the keys of 8 places, each added up lane by lane and then across the lanes: the same way
 // for every row and place. `Dim` is the length of a head when it is known in advance, or 0.
-#if defined(__AVX2__)
+#if defined(__AVX512F__)
+template <int Some, int Others>  // two quarters of a and two of b, plus the other two of each
+inline __m512 add_quarters(__m512 a, __m512 b) {
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, Some), _mm512_shuffle_f32x4(a, b, Others));
+}
+template <int Dim>
+inline void score8(const float* q, const float* keys, int64_t dim, float* scores) {
+  if constexpr (Dim) dim = Dim;
+  __m512 s[8];
+  each<8>([&](auto i) FIRESTEEL_INLINE { s[i] = _mm512_setzero_ps(); });
+  for (int64_t d = 0; d < dim; d += 16) {
+    const __m512 x = _mm512_loadu_ps(q + d);
+    each<8>([&](auto i) FIRESTEEL_INLINE { s[i] = _mm512_fmadd_ps(x, _mm512_loadu_ps(keys + i * dim + d), s[i]); });
+  }
+  // 16 lanes of 8 sums to 4 lanes of each, to 2, to 1: quarter k of `even` belongs to sum 2k, of `odd` to 2k + 1.
+  const auto halves = add_quarters<0x44, 0xee>;  // 0 and 1, 2 and 3
+  const auto pairs = add_quarters<0x88, 0xdd>;   // 0 and 2, 1 and 3
+  const __m512 even = pairs(halves(s[0], s[2]), halves(s[4], s[6]));
+  const __m512 odd = pairs(halves(s[1], s[3]), halves(s[5], s[7]));
+  const __m512 both = _mm512_add_ps(_mm512_unpacklo_ps(even, odd), _mm512_unpackhi_ps(even, odd));
+  const __m512 sums = _mm512_add_ps(both, _mm512_permute_ps(both, 0x4e));  // the first two lanes of each quarter count
+  const __m512i order = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 0, 0, 0, 0, 0, 0, 0, 0);
+  _mm256_storeu_ps(scores, _mm512_castps512_ps256(_mm512_permutexvar_ps(order, sums)));
+}
+#elif defined(__AVX2__)
 inline __m256 add_halves(__m256 a, __m256 b) {  // a, b [x0 x1 x2 x3 | ...] -> [a0+a2, b0+b2, a1+a3, b1+b3 | ...]
   return _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
 }
@@ -121,14 +145,14 @@ inline void mix(const float* scores, int64_t lds, const float* values, int64_t c
       with_rows<T == 2 ? kPairRows : kMaxRows>(int(block_start(count, blocks, block + 1) - row), [&](auto number) {
         constexpr int M = decltype(number)::value;
         F16 sums[M][T];
-        sums_of<Float32, M, T, false>(scores + row * lds, lds, values + d, D, 16, limit, nullptr, 0, sums);
+        sums_of<Float32, M, T>(Floats{scores + row * lds, lds}, values + d, D, 16, limit, Nothing{}, sums);
         for (int m = 0; m < M; ++m)
           for (int t = 0; t < T; ++t) store(out + (row + m) * stride + d + t * 16, sums[m][t]);
       });
     }
   };
   int64_t d = 0;
-  if (count <= kPairRows)
+  if (count <= kPairRows || kPairRows == kMaxRows)
     for (; d + 32 <= D; d += 32) columns(d, std::integral_constant<int, 2>{});
   for (; d < D; d += 16) columns(d, std::integral_constant<int, 1>{});
 }

@@ -37,8 +37,9 @@ class ContextPass {
     arena.restart();
     do {
       fused = arena.take<float>(c.n * hidden);
-      ints = arena.take<int16_t>(c.n * hidden);
-      scales = arena.take<float>(c.n);
+      const int64_t groups = groups_of(hidden);
+      codes = {arena.take<Code>(c.n * hidden), arena.take<float>(c.n * groups), arena.take<int32_t>(c.n * groups),
+               hidden, groups};
       kv = arena.take<float>(c.n * width);
       cosines = arena.take<float>(c.n * m.dim / 2);
       sines = arena.take<float>(c.n * m.dim / 2);
@@ -48,13 +49,13 @@ class ContextPass {
   void run() {
 #pragma omp parallel num_threads(c.threads)
     {
-      product(f.fc, Rows{c.features, nullptr, nullptr, f.fc.cols}, c.n,
+      product(f.fc, Rows{{c.features, f.fc.cols}, {}}, c.n,
               [&](int64_t i, int64_t t, F16 y) { store(fused + i * hidden + t * 16, y); });
       const Matrix& first = m.layers[0].qkv;
 #pragma omp for schedule(static)
       for (int64_t i = 0; i < c.n; ++i) {
         rms_norm(fused + i * hidden, f.norm, m.eps, m.hidden, hidden, fused + i * hidden);
-        if (first.kind == kInt8) scales[i] = quantise(fused + i * hidden, hidden, first.limit, ints + i * hidden);
+        if (first.kind == kInt8) codes.put(i, fused + i * hidden, hidden);
         for (int64_t d = 0; d < m.dim / 2; ++d) {
           const float angle = float(c.positions[i]) * m.inv_freq[d];
           cosines[i * m.dim / 2 + d] = std::cos(angle) * m.rope_scale;
@@ -68,7 +69,7 @@ class ContextPass {
  private:
   void layer(int64_t l) {
     const LayerWeights& w = m.layers[l];
-    product(keys_values(w.qkv, m.heads * m.dim), Rows{fused, ints, scales, hidden}, c.n,
+    product(keys_values(w.qkv, m.heads * m.dim), Rows{{fused, hidden}, codes}, c.n,
             [&](int64_t i, int64_t t, F16 y) { store(kv + i * width + t * 16, y); });
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < c.n; ++i) {
@@ -87,8 +88,8 @@ class ContextPass {
   const Fusion& f;
   const ContextCall& c;
   int64_t hidden, width;
-  float *fused, *scales, *kv, *cosines, *sines;
-  int16_t* ints;
+  float *fused, *kv, *cosines, *sines;
+  Codes codes;
 };
 
 }  // namespace firesteel

@@ -6,7 +6,11 @@ using namespace firesteel;
 
 extern "C" {
 
-int32_t firesteel_version() { return 4; }
+int32_t firesteel_version() { return 5; }
+
+// Codes of weights that lie side by side in an int8 tile, and what is added to each.
+int32_t firesteel_codes_per_step() { return kCodesPerStep; }
+int32_t firesteel_code_offset() { return kCodeOffset; }
 
 // 0, or what is out of its range: 1 a token, 2 a slot, 3 a place, 4 a row of the mask, 5 the mask's length,
 // 6 a row to keep.
@@ -38,12 +42,14 @@ int32_t firesteel_context(const Model* model, const Fusion* fusion, const Contex
 
 // out[n, outputs] = x @ w: one product alone, for the tests. x fp32 [n, cols].
 void firesteel_product(const Matrix* w, const float* x, int64_t n, int32_t threads, float* out) {
-  std::vector<int16_t> ints(n * w->cols);
-  std::vector<float> scales(n);
-  for (int64_t i = 0; i < n && w->kind == kInt8; ++i)
-    scales[i] = quantise(x + i * w->cols, w->cols, w->limit, ints.data() + i * w->cols);
+  const int64_t groups = groups_of(w->cols);
+  std::vector<Code> numbers(n * w->cols);
+  std::vector<float> scales(n * groups);
+  std::vector<int32_t> offsets(n * groups);
+  const Codes codes{numbers.data(), scales.data(), offsets.data(), w->cols, groups};
+  for (int64_t i = 0; i < n && w->kind == kInt8; ++i) codes.put(i, x + i * w->cols, w->cols);
 #pragma omp parallel num_threads(threads)
-  product(*w, {x, ints.data(), scales.data(), w->cols}, n,
+  product(*w, {{x, w->cols}, codes}, n,
           [&](int64_t i, int64_t t, F16 y) { store(out + i * w->outputs + t * 16, y); });
 }
 

@@ -66,8 +66,9 @@ class Forward {
     x = arena.take<float>(c.n * hidden);
     input = arena.take<float>(c.n * widest);
     inner = arena.take<float>(c.n * widest);
-    ints = arena.take<int16_t>(c.n * widest);
-    scales = arena.take<float>(c.n);
+    const int64_t groups = groups_of(widest);
+    codes = {arena.take<Code>(c.n * widest), arena.take<float>(c.n * groups), arena.take<int32_t>(c.n * groups), widest,
+             groups};
     qkv = arena.take<float>(c.n * (m.heads + 2 * m.kv_heads) * m.dim);
     q = arena.take<float>(c.n * m.heads * m.dim);
     cosines = arena.take<float>(c.n * m.dim / 2);
@@ -106,10 +107,10 @@ class Forward {
 
   // Row i of `from` becomes the input of a product with `w`.
   void ready(int64_t i, const Matrix& w, const float* from) {
-    if (w.kind == kInt8) scales[i] = quantise(from + i * widest, w.cols, w.limit, ints + i * widest);
+    if (w.kind == kInt8) codes.put(i, from + i * widest, w.cols);
   }
 
-  Rows rows(const float* from) const { return {from, ints, scales, widest}; }
+  Rows rows(const float* from) const { return {{from, widest}, codes}; }
 
   void norm_then_ready(const float* weight, const Matrix& next) {
 #pragma omp for schedule(static)
@@ -261,8 +262,8 @@ class Forward {
   Plan plan;
   int64_t hidden, widest, wave_rows;
   double last_tick = 0;
-  float *x, *input, *inner, *scales, *qkv, *q, *cosines, *sines, *mine;
-  int16_t* ints;
+  float *x, *input, *inner, *qkv, *q, *cosines, *sines, *mine;
+  Codes codes;
   Partial part;
 };
 

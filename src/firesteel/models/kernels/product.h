@@ -2,11 +2,13 @@
 //
 //   fp32   tile [K][16]            sums in fp32, one fused multiply-add per k, in order of k
 //   bf16   tile [K/2][16][2]       weights widened on the fly, the same sums
-//   int8   tile [K/2][16][2]       weights times 16-bit activations, sums in int32: exact, so in any order
+//   int8   tile [K/S][16][S]       codes of weights times codes of activations, S of them added by one instruction
 //
-// Why 16-bit activations: `pmaddwd` (and `vpdpwssd`) multiplies pairs of int16 into int32 at twice the rate of fp32,
-// on AVX2 as on AVX-512, and never saturates; the u8 x s8 instruction of AVX2 does. With |w| <= 127 and
-// |a| <= (2^31 - 1) / (127 K) no sum can overflow, and the activations keep 11 bits or more: only the weights lose.
+// int8: a weight's code counts its output's scale, an activation's code the scale of its 32 columns. The sum over 32
+// columns is an exact int32; it is scaled and added to the fp32 sum of the groups before it, in order.
+// With VNNI S is 4: `vpdpbusd` multiplies unsigned by signed bytes, so weights are stored with 128 added, and a group's
+// sum starts at -128 times the sum of its activations. Without, S is 2: `pmaddwd` on codes widened to 16 bits, at half
+// the rate; the 8-bit instruction of AVX2 saturates.
 #pragma once
 
 #include <type_traits>
@@ -23,28 +25,57 @@ struct Matrix {           // mirrored by ctypes in native.py
   const void* tiles;      // [outputs / 16] tiles
   const float* scales;    // int8: [outputs]
   const float* bias;      // [outputs] or null
-  int64_t outputs, cols;  // padded: outputs to 16, cols to 2
+  int64_t outputs, cols;  // padded to 16
   int32_t kind;
-  int32_t limit;  // int8: largest magnitude of a quantised activation
 };
 
-// The input rows of a product: fp32, or int16 with one scale per row.
-struct Rows {
-  const float* floats;
-  const int16_t* ints;
-  const float* scales;
+constexpr int64_t kGroup = 32;  // columns that share an activation's scale
+constexpr float kCodeMax = 127;
+
+inline int64_t groups_of(int64_t cols) { return (cols + kGroup - 1) / kGroup; }
+
+// Rows of fp32 and, for int8, of codes.
+struct Floats {
+  using Number = float;
+  const float* a;
   int64_t stride;
+  Floats from(int64_t row) const { return {a + row * stride, stride}; }
+};
+struct Codes {
+  using Number = Code;
+  Code* a;           // [rows, stride]
+  float* scales;     // [rows, groups]
+  int32_t* offsets;  // [rows, groups] at which a group's sums start
+  int64_t stride, groups;
+  Codes from(int64_t row) const {
+    return {a + row * stride, scales + row * groups, offsets + row * groups, stride, groups};
+  }
+
+  // Quantises `cols` numbers (a multiple of 16) to row `row`.
+  void put(int64_t row, const float* x, int64_t cols) const {
+    const Codes to = from(row);
+    for (int64_t g = 0, k = 0; k < cols; ++g, k += kGroup) {
+      const int64_t end = k + kGroup < cols ? k + kGroup : cols;
+      F16 top = zero();
+      for (int64_t j = k; j < end; j += 16) top = max(top, abs(load(x + j)));
+      const float largest = max_lanes(top);
+      const F16 inverse = splat(largest > 0.0f ? kCodeMax / largest : 0.0f);
+      int32_t offset = 0;
+      for (int64_t j = k; j < end; j += 16) {
+        store_rounded(to.a + j, mul(load(x + j), inverse));
+        if constexpr (kCodeOffset) offset -= kCodeOffset * sum_codes(to.a + j);
+      }
+      to.scales[g] = largest / kCodeMax;
+      to.offsets[g] = offset;
+    }
+  }
 };
 
-// Quantises `count` numbers (a multiple of 16) to integers of at most `limit`; the scale that undoes it.
-inline float quantise(const float* x, int64_t count, int32_t limit, int16_t* out) {
-  F16 top = zero();
-  for (int64_t k = 0; k < count; k += 16) top = max(top, abs(load(x + k)));
-  const float largest = max_lanes(top);
-  const F16 inverse = splat(largest > 0.0f ? float(limit) / largest : 0.0f);
-  for (int64_t k = 0; k < count; k += 16) store_rounded(out + k, mul(load(x + k), inverse));
-  return largest / float(limit);
-}
+// The input rows of a product.
+struct Rows {
+  Floats floats;
+  Codes codes;
+};
 
 #define FIRESTEEL_INLINE __attribute__((always_inline))
 
@@ -59,14 +90,11 @@ FIRESTEEL_INLINE inline void each(F&& f) {
 }
 
 struct Float32 {
-  using A = float;
+  using In = Floats;
   using W = float;
-  using Sum = F16;
-  static constexpr int step = 1, unroll = 1, max_rows = kMaxRows, pair_rows = kPairRows;
-  static Sum start() { return zero(); }
-  static F16 finish(Sum s) { return s; }
+  static constexpr int step = 1, max_rows = kMaxRows, pair_rows = kPairRows;
   template <int M, int T>
-  FIRESTEEL_INLINE static void accumulate(const A* a, int64_t lda, const W* w, int64_t tile, Sum (&sums)[M][T]) {
+  FIRESTEEL_INLINE static void accumulate(const float* a, int64_t lda, const W* w, int64_t tile, F16 (&sums)[M][T]) {
     F16 b[T];
     each<T>([&](auto t) FIRESTEEL_INLINE { b[t] = load(w + t * tile); });
     each<M>([&](auto m) FIRESTEEL_INLINE {
@@ -77,14 +105,11 @@ struct Float32 {
 };
 
 struct Bfloat16 {
-  using A = float;
+  using In = Floats;
   using W = bf16;
-  using Sum = F16;
-  static constexpr int step = 2, unroll = 1, max_rows = kMaxRowsBfloat16, pair_rows = kPairRowsNarrow;
-  static Sum start() { return zero(); }
-  static F16 finish(Sum s) { return s; }
+  static constexpr int step = 2, max_rows = kMaxRowsBfloat16, pair_rows = kPairRowsNarrow;
   template <int M, int T>
-  FIRESTEEL_INLINE static void accumulate(const A* a, int64_t lda, const W* w, int64_t tile, Sum (&sums)[M][T]) {
+  FIRESTEEL_INLINE static void accumulate(const float* a, int64_t lda, const W* w, int64_t tile, F16 (&sums)[M][T]) {
     each<T>([&](auto t) FIRESTEEL_INLINE {  // one half of the pairs at a time: both would not fit the registers
       const W* p = w + t * tile;
       const F16 even = load_even(p);
@@ -96,44 +121,65 @@ struct Bfloat16 {
 };
 
 struct Int8 {
-  using A = int16_t;
+  using In = Codes;
   using W = int8_t;
-  using Sum = I16;
-  static constexpr int step = 2, unroll = 2, max_rows = kMaxRows, pair_rows = kPairRowsNarrow;
-  static Sum start() { return no_sum(); }
-  static F16 finish(const Sum& s) { return to_float(s); }
+  static constexpr int step = kCodesPerStep, max_rows = kMaxRows, pair_rows = kPairRowsNarrow;
   template <int M, int T>
-  FIRESTEEL_INLINE static void accumulate(const A* a, int64_t lda, const W* w, int64_t tile, Sum (&sums)[M][T]) {
+  FIRESTEEL_INLINE static void accumulate(const Code* a, int64_t lda, const W* w, int64_t tile, I16 (&sums)[M][T]) {
     I16 b[T];
-    each<T>([&](auto t) FIRESTEEL_INLINE { b[t] = widen(w + t * tile); });
+    each<T>([&](auto t) FIRESTEEL_INLINE { b[t] = load_codes(w + t * tile); });
     each<M>([&](auto m) FIRESTEEL_INLINE {
-      I16 x = splat_pair(a + m * lda);
-      each<T>([&](auto t) FIRESTEEL_INLINE { sums[m][t] = pin(dot_pairs(sums[m][t], b[t], x)); });
+      const I16 x = splat_codes(a + m * lda);
+      each<T>([&](auto t) FIRESTEEL_INLINE { sums[m][t] = pin(dot(sums[m][t], b[t], x)); });
     });
   }
 };
 
-// Sums of M rows with T tiles. `stride` is the distance of successive k (or pairs of k) in w, in elements;
-// `ahead` walks a part of the weights that will be wanted next, `ahead_step` bytes per step, so that memory is busy
-// during all blocks of rows and not only during the first.
-template <class K, int M, int T, bool Ahead>
-FIRESTEEL_INLINE inline void sums_of(const typename K::A* a, int64_t lda, const typename K::W* w, int64_t stride,
-                                     int64_t tile, int64_t cols, const char* ahead, int64_t ahead_step,
+// Walks a part of the weights that will be wanted next, `step` bytes at a time, so that memory is busy during all
+// blocks of rows and not only during the first. `Nothing` is wanted next where all is in the first cache.
+struct Ahead {
+  const char* at;
+  int64_t step;
+  void walk() { __builtin_prefetch(at), at += step; }
+};
+struct Nothing {
+  void walk() {}
+};
+
+// Sums of M rows with T tiles; `stride` is the distance of successive steps of k in w, in elements.
+template <class K, int M, int T, class Next>
+FIRESTEEL_INLINE inline void sums_of(Floats in, const typename K::W* w, int64_t stride, int64_t tile, int64_t cols,
+                                     Next ahead, F16 (&out)[M][T]) {
+  F16 sums[M][T];  // of its own: `out` may be seen from elsewhere, and a register may not
+  each<M>([&](auto m) FIRESTEEL_INLINE { each<T>([&](auto t) FIRESTEEL_INLINE { sums[m][t] = zero(); }); });
+  for (int64_t k = 0; k < cols; k += K::step, w += stride) {
+    K::template accumulate<M, T>(in.a + k, in.stride, w, tile, sums);
+    ahead.walk();
+  }
+  each<M>([&](auto m) FIRESTEEL_INLINE { each<T>([&](auto t) FIRESTEEL_INLINE { out[m][t] = sums[m][t]; }); });
+}
+template <class K, int M, int T, class Next>
+FIRESTEEL_INLINE inline void sums_of(Codes in, const int8_t* w, int64_t stride, int64_t tile, int64_t cols, Next ahead,
                                      F16 (&out)[M][T]) {
-  typename K::Sum sums[M][T];
-  each<M>([&](auto m) FIRESTEEL_INLINE { each<T>([&](auto t) FIRESTEEL_INLINE { sums[m][t] = K::start(); }); });
-  for (int64_t k = 0; k < cols; k += K::step * K::unroll)
-    each<K::unroll>([&](auto u) FIRESTEEL_INLINE {
-      K::template accumulate<M, T>(a + k + u * K::step, lda, w, tile, sums);
-      w += stride;
-      if constexpr (Ahead) {
-        __builtin_prefetch(ahead);
-        ahead += ahead_step;
-      }
+  each<M>([&](auto m) FIRESTEEL_INLINE { each<T>([&](auto t) FIRESTEEL_INLINE { out[m][t] = zero(); }); });
+  const auto group = [&](int64_t g, auto count) FIRESTEEL_INLINE {
+    I16 sums[M][T];
+    each<M>([&](auto m) FIRESTEEL_INLINE {
+      const I16 start = splat(in.offsets[m * in.groups + g]);
+      each<T>([&](auto t) FIRESTEEL_INLINE { sums[m][t] = start; });
     });
-  each<M>([&](auto m) FIRESTEEL_INLINE {
-    each<T>([&](auto t) FIRESTEEL_INLINE { out[m][t] = K::finish(sums[m][t]); });
-  });
+    each<decltype(count)::value / K::step>([&](auto u) FIRESTEEL_INLINE {
+      K::template accumulate<M, T>(in.a + g * kGroup + u * K::step, in.stride, w, tile, sums);
+      w += stride;
+      ahead.walk();
+    });
+    each<M>([&](auto m) FIRESTEEL_INLINE {
+      const F16 scale = splat(in.scales[m * in.groups + g]);
+      each<T>([&](auto t) FIRESTEEL_INLINE { out[m][t] = fma(to_float(sums[m][t]), scale, out[m][t]); });
+    });
+  };
+  for (int64_t g = 0; g < cols / kGroup; ++g) group(g, std::integral_constant<int, kGroup>{});
+  if (cols % kGroup) group(cols / kGroup, std::integral_constant<int, 16>{});
 }
 
 // Calls `body` with the number of rows as a constant.
@@ -152,58 +198,53 @@ inline int64_t block_start(int64_t n, int blocks, int block) { return n * block 
 
 // One pair of tiles (first, first + 1) for all rows; emit(row, tile, values) gets 16 outputs of one row.
 template <class K, class Emit>
-inline void pair_of_tiles(const Matrix& m, const typename K::A* a, const Rows& x, int64_t n, int64_t first,
-                          Emit&& emit) {
+inline void pair_of_tiles(const Matrix& m, const typename K::In& x, int64_t n, int64_t first, Emit&& emit) {
   using W = typename K::W;
   const int64_t size = m.cols * 16;
   const int64_t tiles = m.outputs / 16 - first < 2 ? 1 : 2;
   const W* w = static_cast<const W*>(m.tiles) + first * size;
   const auto finish = [&](F16 sum, int64_t row, int64_t tile) {
-    if constexpr (std::is_same_v<K, Int8>) sum = mul(mul(sum, splat(x.scales[row])), load(m.scales + tile * 16));
+    if constexpr (std::is_same_v<K, Int8>) sum = mul(sum, load(m.scales + tile * 16));
     if (m.bias) sum = add(sum, load(m.bias + tile * 16));
     emit(row, tile, sum);
   };
-  if (n <= K::pair_rows && tiles == 2) {
-    with_rows<K::pair_rows>(int(n), [&](auto count) {
-      constexpr int M = decltype(count)::value;
-      F16 out[M][2];
-      const auto* ahead = reinterpret_cast<const char*>(w + 2 * size);  // past the last tile a prefetch is a no-op
-      sums_of<K, M, 2, true>(a, x.stride, w, 16 * K::step, size, m.cols, ahead, 2 * 16 * K::step * sizeof(W), out);
-      for (int i = 0; i < M; ++i) finish(out[i][0], i, first), finish(out[i][1], i, first + 1);
-    });
-    return;
-  }
-  // A tile stays in the first cache while all blocks of rows pass over it; each fetches its part of the next tile.
-  const auto pass = [&](auto kind, const auto* tile, int64_t t) {
+  // Tiles stay in the nearest caches while all blocks of rows pass over them; each fetches its part of the next tiles.
+  const auto pass = [&](auto kind, auto at_once, const auto* weights, int64_t t) {
     using Kind = decltype(kind);
-    const int blocks = blocks_of(n, Kind::max_rows);
-    const int64_t part = size * int64_t(sizeof(W)) / blocks;
+    constexpr int T = decltype(at_once)::value, most = T == 2 ? Kind::pair_rows : Kind::max_rows;
+    const int blocks = blocks_of(n, most);
+    const int64_t part = T * size * int64_t(sizeof(W)) / blocks;
     for (int block = 0; block < blocks; ++block) {
       const int64_t row = block_start(n, blocks, block), rows = block_start(n, blocks, block + 1) - row;
-      with_rows<Kind::max_rows>(int(rows), [&](auto count) {
+      with_rows<most>(int(rows), [&](auto count) {
         constexpr int M = decltype(count)::value;
-        F16 out[M][1];
-        const auto* ahead = reinterpret_cast<const char*>(w + size) + part * block;
-        sums_of<Kind, M, 1, true>(a + row * x.stride, x.stride, tile, 16 * Kind::step, 0, m.cols, ahead,
-                                  part * Kind::step / m.cols, out);
-        for (int i = 0; i < M; ++i) finish(out[i][0], row + i, first + t);
+        F16 out[M][T];
+        const char* next = reinterpret_cast<const char*>(w + (t + T) * size) + part * block;  // past the end: no harm
+        sums_of<Kind, M, T>(x.from(row), weights, 16 * Kind::step, size, m.cols,
+                            Ahead{next, part * Kind::step / m.cols}, out);
+        for (int i = 0; i < M; ++i)
+          for (int u = 0; u < T; ++u) finish(out[i][u], row + i, first + t + u);
       });
     }
   };
-  for (int64_t t = 0; t < tiles; ++t, w += size) {
+  constexpr std::integral_constant<int, 1> one{};
+  constexpr std::integral_constant<int, 2> two{};
+  if (tiles == 2 && (n <= K::pair_rows || K::pair_rows == K::max_rows)) return pass(K{}, two, w, 0);
+  for (int64_t t = 0; t < tiles; ++t) {
+    const W* tile = w + t * size;
     if constexpr (std::is_same_v<K, Bfloat16>) {
       if (n >= kWidenFrom) {  // the same sums in the same order, from weights widened once for all blocks
         thread_local std::vector<float> wide;
         if (int64_t(wide.size()) < size) wide.resize(size);
         for (int64_t i = 0; i < size; i += 32) {
-          store(wide.data() + i, load_even(w + i));
-          store(wide.data() + i + 16, load_odd(w + i));
+          store(wide.data() + i, load_even(tile + i));
+          store(wide.data() + i + 16, load_odd(tile + i));
         }
-        pass(Float32{}, wide.data(), t);
+        pass(Float32{}, one, wide.data(), t);
         continue;
       }
     }
-    pass(K{}, w, t);
+    pass(K{}, one, tile, t);
   }
 }
 
@@ -214,11 +255,11 @@ inline void product(const Matrix& m, const Rows& x, int64_t n, Emit&& emit) {
 #pragma omp for schedule(static)
   for (int64_t pair = 0; pair < pairs; ++pair) {
     if (m.kind == kInt8)
-      pair_of_tiles<Int8>(m, x.ints, x, n, 2 * pair, emit);
+      pair_of_tiles<Int8>(m, x.codes, n, 2 * pair, emit);
     else if (m.kind == kBfloat16)
-      pair_of_tiles<Bfloat16>(m, x.floats, x, n, 2 * pair, emit);
+      pair_of_tiles<Bfloat16>(m, x.floats, n, 2 * pair, emit);
     else
-      pair_of_tiles<Float32>(m, x.floats, x, n, 2 * pair, emit);
+      pair_of_tiles<Float32>(m, x.floats, n, 2 * pair, emit);
   }
 }
 

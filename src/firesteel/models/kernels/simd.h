@@ -43,9 +43,9 @@ inline const T* fresh(const T* p) {
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 
-constexpr int kMaxRows = 12;  // accumulators of one block of rows: 12 of 32 registers, two chains per FMA port
-constexpr int kPairRows = 6;  // up to here two tiles at once keep the ports busy
-constexpr int kPairRowsNarrow = 6;
+constexpr int kMaxRows = 12;
+constexpr int kPairRows = 12;  // two tiles at once: 24 of 32 registers are sums, and an activation is loaded for both
+constexpr int kPairRowsNarrow = 12;
 constexpr int kMaxRowsBfloat16 = 12;
 constexpr int64_t kWidenFrom = INT64_MAX;
 struct F16 { __m512 v; };
@@ -74,24 +74,32 @@ inline F16 load_even(const bf16* p) { return {_mm512_castsi512_ps(_mm512_slli_ep
 inline F16 load_odd(const bf16* p) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(int(0xffff0000u))))};
 }
-inline I16 no_sum() { return {_mm512_setzero_si512()}; }
-inline I16 widen(const int8_t* p) { return {_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p))}; }
-inline I16 splat_pair(const int16_t* p) {
+inline I16 splat(int32_t x) { return {_mm512_set1_epi32(x)}; }
+#if defined(__AVX512VNNI__)
+#define FIRESTEEL_VNNI
+inline I16 load_codes(const int8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline I16 splat_codes(const int8_t* p) {
+  int32_t four;
+  std::memcpy(&four, p, 4);
+  return {_mm512_set1_epi32(four)};
+}
+inline I16 dot(I16 sum, I16 weights, I16 x) { return {_mm512_dpbusd_epi32(sum.v, weights.v, x.v)}; }
+inline void store_rounded(int8_t* p, F16 x) {
+  _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
+}
+#else
+inline I16 load_codes(const int8_t* p) { return {_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p))}; }
+inline I16 splat_codes(const int16_t* p) {
   int32_t pair;
   std::memcpy(&pair, p, 4);
   return {_mm512_set1_epi32(pair)};
 }
-inline I16 dot_pairs(I16 sum, I16 a, I16 b) {
-#if defined(__AVX512VNNI__)
-  return {_mm512_dpwssd_epi32(sum.v, a.v, b.v)};
-#else
-  return {_mm512_add_epi32(sum.v, _mm512_madd_epi16(a.v, b.v))};
-#endif
-}
-inline F16 to_float(I16 x) { return {_mm512_cvtepi32_ps(x.v)}; }
-inline void store_rounded(int16_t* p, F16 x) {  // |x| < 2^15
+inline I16 dot(I16 sum, I16 weights, I16 x) { return {_mm512_add_epi32(sum.v, _mm512_madd_epi16(weights.v, x.v))}; }
+inline void store_rounded(int16_t* p, F16 x) {
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x.v)));
 }
+#endif
+inline F16 to_float(I16 x) { return {_mm512_cvtepi32_ps(x.v)}; }
 inline F16 keep(F16 x, const uint8_t* mask, float other) {  // mask bytes are 0 or 1
   __mmask16 on = _mm_test_epi8_mask(_mm_loadu_si128((const __m128i*)mask), _mm_set1_epi8(1));
   return {_mm512_mask_blend_ps(on, _mm512_set1_ps(other), x.v)};
@@ -143,18 +151,18 @@ inline F16 load_odd(const bf16* p) {
   __m256i high = _mm256_set1_epi32(int(0xffff0000u));
   return {_mm256_castsi256_ps(_mm256_and_si256(x, high)), _mm256_castsi256_ps(_mm256_and_si256(y, high))};
 }
-inline I16 no_sum() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-inline I16 widen(const int8_t* p) {
+inline I16 splat(int32_t x) { __m256i v = _mm256_set1_epi32(x); return {v, v}; }
+inline I16 load_codes(const int8_t* p) {
   return {_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)),
           _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(p + 16)))};
 }
-inline I16 splat_pair(const int16_t* p) {
+inline I16 splat_codes(const int16_t* p) {
   int32_t pair;
   std::memcpy(&pair, p, 4);
   __m256i v = _mm256_set1_epi32(pair);
   return {v, v};
 }
-inline I16 dot_pairs(I16 sum, I16 a, I16 b) {
+inline I16 dot(I16 sum, I16 a, I16 b) {
 #if defined(__AVXVNNI__)
   return {_mm256_dpwssd_avx_epi32(sum.a, a.a, b.a), _mm256_dpwssd_avx_epi32(sum.b, a.b, b.b)};
 #else
@@ -208,10 +216,10 @@ inline F16 min(F16 a, F16 b) { FIRESTEEL_EACH a.v[i] = a.v[i] < b.v[i] ? a.v[i] 
 inline F16 abs(F16 a) { FIRESTEEL_EACH a.v[i] = std::fabs(a.v[i]); return a; }
 inline F16 load_even(const bf16* p) { F16 y; FIRESTEEL_EACH y.v[i] = to_float(p[2 * i]); return y; }
 inline F16 load_odd(const bf16* p) { F16 y; FIRESTEEL_EACH y.v[i] = to_float(p[2 * i + 1]); return y; }
-inline I16 no_sum() { I16 y; FIRESTEEL_EACH y.v[i] = 0; return y; }
-inline I16 widen(const int8_t* p) { I16 y; for (int i = 0; i < 32; ++i) y.pairs[i] = p[i]; return y; }
-inline I16 splat_pair(const int16_t* p) { I16 y; for (int i = 0; i < 32; ++i) y.pairs[i] = p[i & 1]; return y; }
-inline I16 dot_pairs(I16 sum, const I16& a, const I16& b) {
+inline I16 splat(int32_t x) { I16 y; FIRESTEEL_EACH y.v[i] = x; return y; }
+inline I16 load_codes(const int8_t* p) { I16 y; for (int i = 0; i < 32; ++i) y.pairs[i] = p[i]; return y; }
+inline I16 splat_codes(const int16_t* p) { I16 y; for (int i = 0; i < 32; ++i) y.pairs[i] = p[i & 1]; return y; }
+inline I16 dot(I16 sum, const I16& a, const I16& b) {
   FIRESTEEL_EACH sum.v[i] += a.pairs[2 * i] * b.pairs[2 * i] + a.pairs[2 * i + 1] * b.pairs[2 * i + 1];
   return sum;
 }
@@ -227,6 +235,20 @@ inline F16 power_of_two(F16 x, F16& whole) {
   return x;
 }
 
+#endif
+
+#if defined(FIRESTEEL_VNNI)
+inline int32_t sum_codes(const int8_t* p) {  // of 16
+  return _mm512_reduce_add_epi32(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+}
+using Code = int8_t;              // of an activation
+constexpr int kCodesPerStep = 4;  // products that one instruction adds up
+constexpr int32_t kCodeOffset = 128;  // added to a weight's code, to make it unsigned
+#else
+inline int32_t sum_codes(const int16_t*) { return 0; }
+using Code = int16_t;
+constexpr int kCodesPerStep = 2;
+constexpr int32_t kCodeOffset = 0;
 #endif
 
 // 2^x for -126 <= x <= 126 (clamped), within 2 units in the last place: the polynomial of Cephes' exp2f.
@@ -251,6 +273,9 @@ inline float sum_lanes(F16 x) {
 }
 
 inline float max_lanes(F16 x) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps(x.v);
+#endif
   float v[16];
   store(v, x);
   for (int width = 8; width; width /= 2)
