@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from firesteel import processor
 from firesteel.errors import InvalidParameter, UnsupportedModel
-from firesteel.models.compact import Linear
 from firesteel.models import package
+from firesteel.models.compact import Linear
 from firesteel.models.native import NativeDecoder, PackedWeights
 from firesteel.models.package import start_build
 from firesteel.models.quantize import GROUP, Int8Linear, quantize, quantize_rows
 from firesteel.models.weights import from_transformers
-from firesteel.processor import value
 from tests.models.forest import CONFIGS, Request, cache, forest_of, pack, random_model, run
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler")
@@ -41,7 +41,7 @@ def any_build(request):
         return
     if platform.machine() != "x86_64":
         pytest.skip("for this processor there is one way")
-    if request.param == "x86-64-v3" and not {"avx2", "fma"} <= set(value("flags").split()):
+    if request.param == "x86-64-v3" and not {"avx2", "fma"} <= set(processor.value("flags").split()):
         pytest.skip("this processor has no AVX2")
     changes = {"-march=native": f"-march={request.param}", "-O3": "-O1" if request.param == "x86-64-v3" else "-O0"}
     with pytest.MonkeyPatch.context() as patch:
