@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from firesteel.engine.block_drafter import BlockDrafter
+from firesteel.errors import InvalidParameter
 from firesteel.models.drafters.blocks import NativeBlocks, TorchBlocks, new_context_cache
 from firesteel.models.drafters.greedy import greedy_block
 from firesteel.models.drafters.model import DrafterModel
@@ -391,3 +392,26 @@ def test_every_request_of_the_kernels_is_as_if_alone(model) -> None:
         alone, _ = native([anchor], [width], [slot], cache)
         assert torch.equal(alone, together[start : start + width])
         start += width
+
+
+@pytest.mark.parametrize("reduced", [True, False])
+def test_the_kernels_walk_is_torchs(model, reduced: bool) -> None:
+    """Blocks of different lengths at once, with a row in front that predicts nothing, and at two temperatures."""
+    small = toys.drafter_model(model, draft_vocab=60 if reduced else 97)
+    native = NativeBlocks(small, start_build(), "fp32")
+    torch.manual_seed(0)
+    base, h = torch.randn(12, small.config.draft_vocab), torch.randn(12, small.config.hidden)
+    anchors, starts, lengths = [5, 6, 7, 8], np.array([0, 3, 5, 9]), np.array([3, 1, 4, 3])
+    for heats in ([1.0] * 4, [1.0, 0.3, 1.0, 2.0]):
+        given = (base, h, anchors, starts, lengths, heats, 8)
+        plain, quick = TorchBlocks(small).walk(*given), native.walk(*given)
+        rows = np.concatenate([np.arange(a, a + n) for a, n in zip(starts, lengths, strict=True)])
+        assert len(set(plain.picks[rows].tolist())) > 5
+        for name in ("picks", "before", "top"):
+            assert torch.equal(getattr(quick, name)[rows], getattr(plain, name)[rows]), name
+        for name in ("logits", "probs"):
+            torch.testing.assert_close(getattr(quick, name)[rows], getattr(plain, name)[rows], atol=1e-5, rtol=1e-5)
+    with pytest.raises(InvalidParameter, match="anchor"):
+        native.walk(base, h, [5, 6, 7, 10**6], starts, lengths, [1.0] * 4, 8)
+    with pytest.raises(InvalidParameter, match="ends behind"):
+        native.walk(base, h, anchors, starts + 1, lengths, [1.0] * 4, 8)

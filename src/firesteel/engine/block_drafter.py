@@ -20,7 +20,7 @@ from torch import Tensor
 from firesteel.engine.request import Request
 from firesteel.models.drafters.blocks import Blocks, new_context_cache
 from firesteel.models.drafters.model import DrafterModel
-from firesteel.models.drafters.walk import walk
+from firesteel.models.drafters.walk import likeliest
 from firesteel.rounds import Draft, Plan
 from firesteel.sampling import DRAFT_DRAW, draw, key_of, probabilities, scores
 from firesteel.tree import FloatArray, IntArray
@@ -56,13 +56,9 @@ class BlockRows:
         rows = torch.as_tensor(positions, device=self.base.device)
         before = torch.as_tensor(parents, device=self.base.device)
         memory = None if self.memory is None else self.memory[rows]
-        return self.likeliest(self.model.conditional(self.base[rows], self.h[rows], before, memory)[0])
-
-    def likeliest(self, logits: Tensor) -> tuple[IntArray, NDArray[np.float64]]:
-        """The likeliest K target ids by logits `[n, draft_vocab]`, and their probabilities, `[n, K]` each."""
-        top = logits.topk(min(self.count, logits.shape[1]))
-        weights = (top.values / self.heat - (logits / self.heat).logsumexp(-1, keepdim=True)).exp()
-        return self.model.target_ids(top.indices).cpu().numpy(), weights.double().cpu().numpy()
+        logits = self.model.conditional(self.base[rows], self.h[rows], before, memory)[0]
+        top, probs = likeliest(logits, self.heat, self.count)
+        return self.model.target_ids(top).cpu().numpy(), probs.double().cpu().numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +197,11 @@ class BlockDrafter:
             q[k] = probabilities(scores(logits.cpu().numpy(), requests[block].params))
             return self._pick(q[k], requests[block], k)
 
-        walked = walk(self.model, base, h, anchors, starts, lengths, choose if any(sampled) else None)
+        heats = [1.0 if request.params.is_greedy else request.params.temperature for request in requests]
+        walked = self._blocks.walk(
+            base, h, anchors, starts, lengths, heats, self._siblings, choose if any(sampled) else None
+        )
+        top, probs = self.model.target_ids(walked.top).cpu().numpy(), walked.probs.double().cpu().numpy()
         confidence = self._confidence(h, walked.before)
         drafts = []
         for i, request in enumerate(requests):
@@ -211,17 +211,16 @@ class BlockDrafter:
                 base[rows],
                 h[rows],
                 None if walked.states is None else walked.states[rows],
-                1.0 if request.params.is_greedy else request.params.temperature,
+                heats[i],
                 self._siblings,
             )
-            if (q := drawn_from[i]) is None:
-                tokens, probs = block.likeliest(walked.logits[rows])
-            else:
+            tokens, chances = top[rows], probs[rows]
+            if (q := drawn_from[i]) is not None:
                 picks = walked.picks[rows]
                 tokens = self.model.target_ids(picks).cpu().numpy()[:, None]
-                probs = np.take_along_axis(q, picks.cpu().numpy()[:, None], axis=1)
+                chances = np.take_along_axis(q, picks.cpu().numpy()[:, None], axis=1)
             sure = None if confidence is None else confidence[rows]
-            drafts.append(SpineDraft(request.anchor, tokens, probs, q, self._kept, self._vocab_size, sure, block))
+            drafts.append(SpineDraft(request.anchor, tokens, chances, q, self._kept, self._vocab_size, sure, block))
         return drafts
 
     def _confidence(self, h: Tensor, before: Tensor) -> NDArray[np.float64] | None:

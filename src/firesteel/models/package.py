@@ -29,7 +29,7 @@ from firesteel.processor import lines
 
 SOURCES = Path(__file__).parent / "kernels"
 BUILDER = SOURCES / "build.py"
-VERSION = 5
+VERSION = 6
 """Raised when the structs shared with `native.py` change."""
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-w")
 USUAL_SECONDS = 20

@@ -1,4 +1,4 @@
-"""One backbone pass over the blocks of a whole batch: on torch, or by the compiled kernels.
+"""A drafter's passes over the blocks of a whole batch: on torch, or by the compiled kernels.
 
     TorchBlocks     the plain twin: any drafter, any device
     NativeBlocks    the kernels of the target's fast path: drafters whose layers are a compact decoder's
@@ -20,14 +20,16 @@ from firesteel.models.cache import KVCache
 from firesteel.models.compact import CompactDecoder, Layer, Linear, RMSNorm, Shape
 from firesteel.models.drafters import backbone
 from firesteel.models.drafters.model import DrafterModel
-from firesteel.models.native import NativeContext, NativeDecoder, supports_native
+from firesteel.models.drafters.walk import Choose, Walk, walk
+from firesteel.models.native import NativeContext, NativeDecoder, NativeWalk, supports_native
 from firesteel.models.package import Build
 from firesteel.models.quantize import quantize
 from firesteel.models.rows import Block, pack
+from firesteel.tree import IntArray
 
 
 class Blocks(Protocol):
-    """The two passes of a drafter: over blocks, and over new context."""
+    """The passes of a drafter: over new context, over blocks, and along them."""
 
     def append(self, features: Sequence[Tensor], slots: Sequence[int], cache: KVCache) -> None:
         """Append the context K/V of new tokens, features `[a, n * H_target]` per slot, behind what the slots hold."""
@@ -41,6 +43,20 @@ class Blocks(Protocol):
         Returns:
             base logits fp32 `[N, draft_vocab]` and final-normed states `[N, H]` of the N rows, block after block.
         """
+        ...
+
+    def walk(
+        self,
+        base: Tensor,
+        h: Tensor,
+        anchors: Sequence[int],
+        starts: IntArray,
+        lengths: IntArray,
+        heats: Sequence[float],
+        count: int,
+        choose: Choose | None = None,
+    ) -> Walk:
+        """From states to tokens: see `walk.walk`."""
         ...
 
 
@@ -98,6 +114,20 @@ class TorchBlocks:
         h = h[torch.arange(most, device=device) < used]
         return model.logits(h), h
 
+    def walk(
+        self,
+        base: Tensor,
+        h: Tensor,
+        anchors: Sequence[int],
+        starts: IntArray,
+        lengths: IntArray,
+        heats: Sequence[float],
+        count: int,
+        choose: Choose | None = None,
+    ) -> Walk:
+        """See `Blocks.walk`."""
+        return walk(self._model, base, h, anchors, starts, lengths, heats, count, choose)
+
 
 class NativeBlocks:
     """The kernels' twin; its weights in the dtype asked for.
@@ -115,6 +145,10 @@ class NativeBlocks:
         self._decoder = NativeDecoder(quantize(decoder) if dtype == "int8" else decoder, build)
         fc = model.fc.weight.detach().to(torch.float32 if dtype == "fp32" else torch.bfloat16)
         self._context = NativeContext(self._decoder, Linear(fc), model.hidden_norm.weight)
+        self._model, self._walk, head = model, None, model.markov_head
+        if head is not None and head.kind == "vanilla":
+            w2 = Linear(head.markov_w2.weight.detach().to(fc.dtype))
+            self._walk = NativeWalk(self._decoder, head.markov_w1.weight, w2, model.kept)
 
     @torch.inference_mode()
     def append(self, features: Sequence[Tensor], slots: Sequence[int], cache: KVCache) -> None:
@@ -136,6 +170,22 @@ class NativeBlocks:
         keys, values = cache.keys[rows.slot_range], cache.values[rows.slot_range]
         logits, last = self._decoder(rows, keys, values)
         return logits, self._norm(last)
+
+    def walk(
+        self,
+        base: Tensor,
+        h: Tensor,
+        anchors: Sequence[int],
+        starts: IntArray,
+        lengths: IntArray,
+        heats: Sequence[float],
+        count: int,
+        choose: Choose | None = None,
+    ) -> Walk:
+        """See `Blocks.walk`; by the kernels, unless the head has a gate or a memory or somebody chooses."""
+        if self._walk is None or choose is not None:
+            return walk(self._model, base, h, anchors, starts, lengths, heats, count, choose)
+        return Walk(*self._walk(base, anchors, starts, lengths, heats, min(count, base.shape[1])))
 
 
 def supports_blocks(model: DrafterModel) -> str | None:

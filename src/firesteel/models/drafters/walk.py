@@ -16,6 +16,9 @@ from torch import Tensor
 from firesteel.models.drafters.model import DrafterModel
 from firesteel.tree import IntArray
 
+Choose = Callable[[int, int, Tensor], int | None]
+"""`choose(block, k, logits [draft_vocab])` may name a block's k-th token, a draft id; None leaves it the likeliest."""
+
 
 @dataclass(frozen=True, eq=False)
 class Walk:
@@ -26,12 +29,16 @@ class Walk:
         before: `int64[N]` target id of the token before each pick.
         logits: `[N, draft_vocab]` given that token.
         states: `[N, r]` what a recurrent Markov head remembered there; None without one.
+        top: `int64[N, K]` draft ids of the likeliest tokens, by falling probability.
+        probs: fp32 `[N, K]` their probabilities at the block's heat.
     """
 
     picks: Tensor
     before: Tensor
     logits: Tensor
     states: Tensor | None
+    top: Tensor
+    probs: Tensor
 
 
 def walk(
@@ -41,15 +48,17 @@ def walk(
     anchors: Sequence[int],
     starts: IntArray,  # [n]  first predicting row of each block
     lengths: IntArray,  # [n]  predicting rows, at least 1
-    choose: Callable[[int, int, Tensor], int | None] | None = None,
+    heats: Sequence[float],  # [n]  temperature of the probabilities
+    count: int,  # K
+    choose: Choose | None = None,
 ) -> Walk:
-    """Walk the blocks; `choose(block, k, logits [draft_vocab])` may name the k-th token, else it is the likeliest."""
-    count, device = len(base), base.device
-    picks = torch.zeros(count, dtype=torch.int64, device=device)
+    """Walk the blocks: at each position the likeliest token, or that of `choose`."""
+    count_rows, device = len(base), base.device
+    picks = torch.zeros(count_rows, dtype=torch.int64, device=device)
     befores, logits = torch.zeros_like(picks), torch.zeros_like(base)
     before, state = torch.tensor(anchors, device=device), None
     recurrent = model.markov_head is not None and model.markov_head.kind == "rnn"
-    states = h.new_zeros(count, model.config.markov_rank) if recurrent else None
+    states = h.new_zeros(count_rows, model.config.markov_rank) if recurrent else None
     alive = np.arange(len(anchors))
     for k in range(int(lengths.max())):
         longer = lengths[alive] > k
@@ -67,4 +76,13 @@ def walk(
                     chosen[place] = token
         picks[rows], befores[rows], logits[rows] = chosen, before, said
         before = model.target_ids(chosen)
-    return Walk(picks, befores, logits, states)
+    heat = torch.ones(count_rows, 1, device=device)
+    for start, length, value in zip(starts, lengths, heats, strict=True):
+        heat[start : start + length] = value
+    return Walk(picks, befores, logits, states, *likeliest(logits, heat, count))
+
+
+def likeliest(logits: Tensor, heat: Tensor | float, count: int) -> tuple[Tensor, Tensor]:
+    """Draft ids `int64[n, K]` of the likeliest K tokens by logits `[n, draft_vocab]`, and their probabilities."""
+    top = logits.topk(min(count, logits.shape[-1]))
+    return top.indices, (top.values / heat - (logits / heat).logsumexp(-1, keepdim=True)).exp()

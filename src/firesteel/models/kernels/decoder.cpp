@@ -1,12 +1,13 @@
 // One forward of a Llama-like decoder over flat rows: what compact.py computes, with packed weights and no framework.
 // Called by ctypes with pointers to tensors that native.py keeps alive.
 #include "context.h"
+#include "walk.h"
 
 using namespace firesteel;
 
 extern "C" {
 
-int32_t firesteel_version() { return 5; }
+int32_t firesteel_version() { return 6; }
 
 // Codes of weights that lie side by side in an int8 tile, and what is added to each.
 int32_t firesteel_codes_per_step() { return kCodesPerStep; }
@@ -39,6 +40,9 @@ int32_t firesteel_context(const Model* model, const Fusion* fusion, const Contex
   ContextPass(*model, *fusion, c).run();
   return 0;
 }
+
+// A drafter's walk along its blocks. The caller has checked all ids.
+void firesteel_walk(const Markov* markov, const WalkCall* call) { Walk(*markov, *call).run(); }
 
 // out[n, outputs] = x @ w: one product alone, for the tests. x fp32 [n, cols].
 void firesteel_product(const Matrix* w, const float* x, int64_t n, int32_t threads, float* out) {
