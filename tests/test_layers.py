@@ -18,7 +18,9 @@ PURE = [
     "ngram",
     "paths",
     "policy",
+    "fit.ftrl",
     "fit.scores",
+    "fit.stored",
     "verify.rules",
 ]
 
