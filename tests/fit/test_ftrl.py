@@ -123,6 +123,20 @@ def test_coordinates_learn_alone() -> None:
     np.testing.assert_allclose([one.weights for one in each], whole.weights, rtol=1e-12)
 
 
+def test_a_moved_learner_goes_on_from_there_at_its_rate() -> None:
+    learner = Ftrl([0.0, 0.0], FtrlConfig(rate=0.3, l1=0.1, l2=0.5, cap=9.0))
+    for g in CHANCE.normal(0.4, 1.0, (100, 2)):
+        learner.update(g)
+    moved = Ftrl([0.0, 0.0], learner.config)
+    moved.load(learner.state())
+    moved.move([1.0, -2.0])
+    assert moved.weights.tolist() == [1.0, -2.0]
+    before, steps = learner.weights.copy(), [0.01, -0.01]
+    learner.update(steps)
+    moved.update(steps)
+    np.testing.assert_allclose(moved.weights - [1.0, -2.0], learner.weights - before, rtol=1e-9)
+
+
 def test_state_survives_json() -> None:
     config = FtrlConfig(rate=0.3, l1=0.1, cap=9.0, gate=1.0)
     learner, again = Ftrl(np.zeros((2, 3)), config), Ftrl(np.zeros((2, 3)), config)

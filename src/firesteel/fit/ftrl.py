@@ -120,6 +120,14 @@ class Ftrl:
         self.squares[at], self.updates[at], self._linear[at] = after, updates, linear
         self._open[at], self.weights[at] = is_open, self.prior[at] + deviation
 
+    def move(self, weights: ArrayLike) -> None:
+        """Go on from other weights, at the rates that were reached; all gates open."""
+        deviation = np.maximum(np.asarray(weights, np.float64) - self.prior, self._lowest)
+        strength = (self.config.stabiliser + np.sqrt(self.squares)) / self.config.rate + 2.0 * self.config.l2
+        self._linear = -deviation * strength - self.config.l1 * np.sign(deviation)
+        self._open = np.ones_like(self._open)
+        self.weights = self.prior + deviation
+
     def state(self) -> dict[str, Any]:
         """What was learned, as JSON values, the rate that was reached among them."""
         return {
