@@ -38,6 +38,8 @@ from firesteel.tree import BoolArray, FloatArray, IntArray
 class OnlineCost:
     """A `CostModel` that starts with nothing and needs no profile."""
 
+    _cached: _Table | None  # the laws of all priced widths as arrays, until one of them changes
+
     def __init__(self, config: CostConfig | None = None) -> None:
         self.config = config or CostConfig()
         self._start(Ladder(self.config), Clock(self.config.clock_window), {})
@@ -108,7 +110,7 @@ class OnlineCost:
     def _start(self, ladder: Ladder, clock: Clock, laws: dict[int, WidthLaw]) -> None:
         self.ladder, self.clock = ladder, clock
         self.laws = laws  # by width
-        self._cached: _Table | None = None  # the laws of all priced widths, until one of them changes
+        self._cached = None
 
     def _table(self) -> _Table:
         if self._cached is None:

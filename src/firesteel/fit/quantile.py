@@ -15,6 +15,7 @@ Not known here: what is timed, and in what units.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -31,7 +32,8 @@ IN_CONTEXT: Final = (False, True, True, True, True)  # which terms may not be ne
 def pinball(v: ArrayLike, tau: float) -> FloatArray:
     """Loss of residuals v = measured - fitted, in their shape: its mean is least where v < 0 with probability tau."""
     v = np.asarray(v, np.float64)
-    return np.where(v < 0.0, tau - 1.0, tau) * v
+    loss: FloatArray = v * (tau - (v < 0.0))
+    return loss
 
 
 def basis(context: ArrayLike, unit: float) -> FloatArray:
@@ -54,22 +56,21 @@ def step(law: Ftrl, phi: FloatArray, y: float, tau: float) -> None:
 def refit(
     phi: FloatArray,  # [laws, samples, 5]
     y: FloatArray,  # [laws, samples]
-    train: BoolArray,  # [laws, samples] which of them to fit; of every law at least one
+    train: BoolArray,  # [laws, samples] which of them to fit
     start: FloatArray,  # [laws, 5]
     *,
     tau: float,
     solver: FtrlConfig,
     steps: int,
 ) -> FloatArray:
-    """`float64[laws, 5]` laws fitted to stored samples, each from its `start` and at the rates of a new learner.
+    """`float64[laws, 5]` laws fitted to stored samples: Eq. 4 as it stands, from a `start` and with fresh rates.
 
-    Every step takes the mean gradient over all of a law's samples, so a law of few samples gets as many steps as one
-    of many, no sample comes last, and all laws are fitted at once.
+    Every step takes the gradient of the whole sum, so a law of few samples gets as many steps as one of many, no sample
+    comes last, and all laws are fitted at once. The rate has no floor here: nothing drifts in a bank.
     """
-    laws = Ftrl(np.tile(FLAT, (len(phi), 1)), solver, non_negative=IN_CONTEXT)
+    laws = Ftrl(np.tile(FLAT, (len(phi), 1)), replace(solver, cap=float("inf")), non_negative=IN_CONTEXT)
     laws.move(start)
-    share = train / train.sum(axis=1, keepdims=True)
     for _ in range(steps):
         below = y < (phi @ laws.weights[:, :, None])[:, :, 0]
-        laws.update((((below - tau) * share)[:, None, :] @ phi)[:, 0, :])
+        laws.update((((below - tau) * train)[:, None, :] @ phi)[:, 0, :])
     return laws.weights
