@@ -2,8 +2,8 @@
 
 Tolerance: the paper's refitted laws are within 1.6% of the quantile that they fit, and its estimate within 0.8 to 1.6%
 (median) of the measured time on dense targets (AdaSpark §3.2, §4.6). Here a price is within 2% of the machine's time,
-and within 3% where a level is read far from where it was found: at another context, or after two changes of speed, which
-a law takes for a slope if they fell together with a change of context.
+and within 3% where a level is read far from where it was found: at another context, or after two changes of speed,
+which a law takes for a slope if they fell together with a change of context.
 """
 
 from __future__ import annotations

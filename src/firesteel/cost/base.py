@@ -11,7 +11,7 @@ One round, as a policy asks:
     ms = cost.verify_ms(offer.widths, context)      choose, unless offer.measure is set
     gaps = cost.held(width, context)                after a choice: where could a width inside win?
     cost.split(gaps, could_win)                     it will be measured next
-    cost.learn(round)                               after the verify
+    cost.learn(took)                                after the verify
     cost.refit()                                    whenever a request has ended
 """
 
@@ -114,7 +114,7 @@ class CostModel(Protocol):
         """Learn a new width inside one of the gaps that could win [n]; return it, or None if there was none."""
         ...
 
-    def learn(self, round_: RoundCost) -> None:
+    def learn(self, took: RoundCost) -> None:
         """Take in one finished round, chosen or measured."""
         ...
 

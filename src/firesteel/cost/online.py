@@ -74,15 +74,15 @@ class OnlineCost:
         """See `CostModel.split`."""
         return self.ladder.split(gaps, could_win)
 
-    def learn(self, round_: RoundCost) -> None:
+    def learn(self, took: RoundCost) -> None:
         """See `CostModel.learn`. Rounds that took no time, or were the first of a request, teach nothing."""
-        if round_.first or not round_.verify_ms > 0.0:
+        if took.first or not took.verify_ms > 0.0:
             return
-        if round_.draft_rows > 0 and round_.fixed_ms > 0.0:
-            self.clock.tick(round_.draft_rows, round_.fixed_ms)
-        if self.ladder.count(round_.rows):
-            law = self.laws.setdefault(round_.rows, WidthLaw(self.config))
-            law.learn(round_.context, round_.verify_ms, self.clock.now)
+        if took.draft_rows > 0 and took.fixed_ms > 0.0:
+            self.clock.tick(took.draft_rows, took.fixed_ms)
+        if self.ladder.count(took.rows):
+            law = self.laws.setdefault(took.rows, WidthLaw(self.config))
+            law.learn(took.context, took.verify_ms, self.clock.now)
             self._cached = None
 
     def refit(self) -> None:
