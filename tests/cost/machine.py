@@ -44,6 +44,8 @@ class Machine:
     width: int = 0  # what the chooser holds
     chosen: list[int] = field(default_factory=list)
     measured: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)  # of every round,
+    contexts: list[float] = field(default_factory=list)  # and where it ran
 
     def tokens(self, rows: np.ndarray | int) -> np.ndarray:
         """Expected tokens of verifies of these rows."""
@@ -80,6 +82,8 @@ class Machine:
 
     def run(self, rows: int, context: float, *, first: bool = False) -> None:
         """One round of `rows` rows, learned from; the first of a request runs cold, 8% slower."""
+        self.rows.append(rows)
+        self.contexts.append(context)
         slow = self.slowness * (1.08 if first else 1.0)
         verify_ms = self.curve(rows, context) * slow * (1.0 + self.noise(self.chance))
         fixed_ms = self.fixed_ms * slow * (1.0 + self.noise(self.chance))

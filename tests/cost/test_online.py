@@ -81,6 +81,19 @@ def test_nothing_is_measured_where_nothing_could_win() -> None:
     assert len(machine.measured) == 3 * 7 + 1, "and the first round, which does not count"
 
 
+def test_from_nothing_the_first_long_request_takes_hardly_longer_than_at_the_best_fixed_width() -> None:
+    """Measuring included, through bursts, while steps grow with a context of 300 to 8000: within the chooser's 4%."""
+    machine = Machine(growing, noise=bursts)
+    machine.serve(2500, 300.0)
+    rounds = list(zip(machine.rows, machine.contexts, strict=True))
+
+    def ms_per_token(width: int | None) -> float:
+        ms = sum(machine.fixed_ms + growing(width or rows, context) for rows, context in rounds)
+        return ms / sum(float(machine.tokens(width or rows)) for rows, _ in rounds)
+
+    assert ms_per_token(None) < 1.04 * min(ms_per_token(width) for width in range(1, 65))
+
+
 def test_a_cold_start_takes_a_tenth_of_a_request() -> None:
     """55 to 67 rounds in the paper, which has no width of one row."""
     for curve in (stairs, routed, growing):
