@@ -92,7 +92,7 @@ def test_the_online_law_follows_a_drift() -> None:
         law = Ftrl(FLAT, FtrlConfig(rate=0.05, cap=cap), non_negative=[False, True, True, True, True])
         phi = basis(500, UNIT)
         for y in (1.0, 1.2):
-            for _ in range(20000 if y == 1.0 else 500):
+            for _ in range(8000 if y == 1.0 else 500):
                 step(law, phi, y, TAU)
         return float(phi @ law.weights)
 
