@@ -18,7 +18,16 @@ PURE = [
     "ngram",
     "paths",
     "policy",
+    "cost.base",
+    "cost.clock",
+    "cost.config",
+    "cost.ladder",
+    "cost.law",
+    "cost.online",
+    "fit.ftrl",
+    "fit.quantile",
     "fit.scores",
+    "fit.stored",
     "verify.rules",
 ]
 

@@ -8,6 +8,7 @@ FiresteelError                  exit code 2 on the command line, never a traceba
 ├── OutOfSlots                  the cache cannot hold the request at all
 ├── PackageError                a compiled package could not be built or loaded
 ├── DamagedData                 a data file that is not what it should be
+├── DamagedState                what a model learned, stored, cannot be taken up again
 ├── MissingTool                 an outside program is not installed
 ├── PeerError                   an outside program that we measure ourselves against failed
 ├── ServerError                 a server that was asked for text gave none
@@ -50,6 +51,10 @@ class PackageError(FiresteelError):
 
 class DamagedData(FiresteelError, ValueError):
     """A data file that cannot be read or contradicts itself; the message names the file and the record."""
+
+
+class DamagedState(FiresteelError, ValueError):
+    """A stored state that a model did not write, or that contradicts itself; the message names the value."""
 
 
 class MissingTool(FiresteelError):
