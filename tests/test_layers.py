@@ -13,6 +13,7 @@ PURE = [
     "processor",
     "tree",
     "rounds",
+    "candidates",
     "race",
     "sampling",
     "ngram",
