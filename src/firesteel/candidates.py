@@ -59,7 +59,8 @@ class Candidates:
     @cached_property
     def agreed(self) -> BoolArray:
         """`bool[N]` a drafter's candidate that the n-gram source proposes too."""
-        return np.logical_and(self.bucket >= 0, self.tree.sources != Source.NGRAM)
+        agreed: BoolArray = (self.bucket >= 0) & (self.tree.sources != Source.NGRAM)
+        return agreed
 
     @cached_property
     def rival(self) -> IntArray:
