@@ -82,6 +82,7 @@ def test_a_head_that_promises_too_much_is_corrected() -> None:
         model.learn(fresh, np.array([0, 1] if right == 1 else [0]), np.array([right, NOTHING][: 1 + (right == 1)]))
     assert model.fitted(replace(one, view=view_of("new")))[1] == pytest.approx(0.5, abs=0.06)
     assert model.guard.trusts_fit
+    assert not model.buckets.weights.any(), "no bucket had a part in it"
 
 
 def test_agreement_is_learned_and_only_of_what_agreed() -> None:

@@ -25,6 +25,9 @@ def test_every_child_of_an_accepted_parent_is_labelled_placed_or_not() -> None:
     assert labels.families.tolist() == [0, 0, 1, 1, 1]
     assert labels.right.tolist() == [True, False, False, True, False]
     assert labels.count == 2
+    model = Multinomial()
+    model.learn(one, np.array([0, 1]), np.array([1, 4]))
+    assert model.terms.updates[0] == 2, "a labelled parent is an update"
 
 
 def test_a_kept_row_without_candidates_teaches_nothing() -> None:
@@ -59,6 +62,7 @@ def test_the_guard_starts_with_the_head_and_turns_with_the_losses() -> None:
     assert guard.fitted == pytest.approx(-np.log(0.9 * 0.95))
     guard.score(vague, sharp, right, 4)  # the same again the other way round, and the old counts half
     assert not guard.trusts_fit
+    assert guard.fitted == pytest.approx(-np.log(0.9 * 0.95) / 2 - np.log(0.6 * 0.7))
     for _ in range(3):
         guard.score(sharp, vague, right, 1)
     assert guard.trusts_fit
@@ -101,6 +105,8 @@ def test_exploration_keeps_a_tree_and_prefers_the_likelier_of_equals() -> None:
     explorer.labels[one.bucket[6]] = 0
     assert explorer.choose(one, ORDER, 3).tolist() == [0, 1, 5]
     assert explorer.choose(one, ORDER, 5).tolist() == [0, 1, 2, 5, 6]
+    explorer.labels[-1] = 0  # what a row without a bucket would find
+    assert explorer.choose(one, ORDER, 2).tolist() == [0, 3], "a sibling is not explored"
     # Row 5 is the last row: what hangs below it would lose its parent.
     assert explorer.choose(one, ORDER, 4).tolist() == [0, 1, 2, 3]
 
@@ -108,7 +114,7 @@ def test_exploration_keeps_a_tree_and_prefers_the_likelier_of_equals() -> None:
 def test_exploration_leaves_rounds_alone_that_have_nothing_to_explore() -> None:
     explorer = Explorer(period=2)
     assert explorer.choose(chains(), ORDER, 3).tolist() == [0, 1, 2]
-    for _ in range(4):  # none of these is a tree round with n-gram candidates
+    for _ in range(3):  # none of these is a tree round with n-gram candidates
         assert explorer.choose(made([[0.6, 0.3]], [0.5]), np.arange(3), 2).tolist() == [0, 1]
         assert explorer.choose(chains(), ORDER, 1).tolist() == [0]
     assert explorer.choose(chains(), ORDER, 3).tolist() == [0, 1, 5]
