@@ -72,13 +72,19 @@ def test_features_by_hand() -> None:
     one = made([[0.6, 0.2, 0.1], [0.5, 0.3, 0.2]], [0.7, 0.9], hung=[(0, copy())], view=view)
     features = terms_of(one, CONFIG).features
     share = log(odds(2 / 3))
-    np.testing.assert_allclose(features[1, PICK], [1, log(odds(0.7)), share, 2, 0, 0.7])
-    np.testing.assert_allclose(features[3, SIBLING], [1, log(1 / 3), log(odds(0.7)), share, 2, 0, 0.7])
-    np.testing.assert_allclose(features[4, PICK], [1, log(odds(0.9)), 0, 2, log2(2), 0.7], atol=1e-12)
+    np.testing.assert_allclose(features[1, PICK], [1, log(odds(0.7)), share, 2, 0.7, 0])
+    np.testing.assert_allclose(features[3, SIBLING], [1, log(1 / 3), log(odds(0.7)), share, 2, 0.7, 0])
+    np.testing.assert_allclose(features[4, PICK], [1, log(odds(0.9)), 0, 2, 0.7, log2(2)], atol=1e-12)
     np.testing.assert_allclose(features[7, NGRAM], [2, 0.7])
     assert not features[1:4, NGRAM].any()
     assert not features[7, : NGRAM.start].any()
     assert not features[1, SIBLING].any()
+
+
+def test_a_temperature_beyond_all_use_counts_as_two() -> None:
+    one = made([[0.6, 0.2]], [0.7], hung=[(0, copy())], view=view_of(temperature=1e6))
+    features = terms_of(one, CONFIG).features
+    assert (features[1, PICK][4], features[2, SIBLING][5], features[3, NGRAM][1]) == (2, 2, 2)
 
 
 def test_a_head_that_is_sure_or_broken_gives_prices_all_the_same() -> None:

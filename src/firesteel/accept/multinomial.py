@@ -82,19 +82,19 @@ class Multinomial:
         self.guard.score(fitted, by_head, labels.right, labels.count)
         self.explorer.count(candidates, labels)
         request = self._heard_of(candidates.view.request_id)
-        request.offset.update(_by_family(labels, alone[rows] - labels.right).sum(1))
+        request.offset.update(np.bincount(labels.families, alone[rows] - labels.right))
         self._fit(terms, labels, fitted, request)
 
     def _fit(self, terms: Terms, labels: Labels, q: FloatArray, request: _Request) -> None:
         """One step of all that Eq. 6 is made of, from prices `q` of the labelled rows."""
-        rows, error = labels.rows, q - labels.right
-        errors = _by_family(labels, error)
-        self.terms.update_together(errors @ terms.features[rows])
-        slots = labels.families * SLOTS + terms.slots[rows]
+        rows, families, error = labels.rows, labels.families, q - labels.right
+        by_family = np.where(families == np.arange(labels.count)[:, None], error, 0.0)  # [families, n]
+        self.terms.update_together(by_family @ terms.features[rows])
+        slots = families * SLOTS + terms.slots[rows]
         touched = np.bincount(slots, error, minlength=labels.count * SLOTS).reshape(-1, SLOTS)
         touched[:, NO_BUCKET] = 0.0
         self.buckets.update_together(touched)
-        request.intercept.update(errors.sum(1))
+        request.intercept.update(by_family.sum(1))
 
     def forget(self, request_id: str) -> None:
         """See `AcceptanceModel`."""
@@ -146,8 +146,3 @@ class Multinomial:
         if len(self._requests) > self.config.requests:
             del self._requests[next(iter(self._requests))]
         return request
-
-
-def _by_family(labels: Labels, values: FloatArray) -> FloatArray:
-    """`float64[families, n]` the values of the labelled rows, each in its family's line."""
-    return np.where(labels.families == np.arange(labels.count)[:, None], values, 0.0)

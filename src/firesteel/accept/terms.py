@@ -39,8 +39,8 @@ from firesteel.candidates import EVIDENCE_BUCKETS, NGRAM_BUCKETS, Candidates
 from firesteel.tree import FloatArray, IntArray
 
 # Places of the weights: a0 .. a6 where the paper has them, each source's psi behind its own.
-PICK: Final = slice(0, 6)  # 1, logit h, logit share, context, depth, temperature
-SIBLING: Final = slice(6, 13)  # 1, log r, logit h, logit share, context, depth, temperature
+PICK: Final = slice(0, 6)  # 1, logit h, logit share, context, temperature, log depth
+SIBLING: Final = slice(6, 13)  # 1, log r, logit h, logit share, context, temperature, log depth
 NGRAM: Final = slice(13, 15)  # context, temperature
 PRIOR: Final = np.array([log(2.0), 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0])
 
@@ -51,7 +51,8 @@ CONTRADICTED: Final = AGREED + 2 * EVIDENCE_BUCKETS
 NO_BUCKET: Final = CONTRADICTED + 2 * EVIDENCE_BUCKETS  # of rows without one; its weight stays 0
 SLOTS: Final = NO_BUCKET + 1
 
-MOST: Final = 30.0  # |score|: beyond it probabilities are 0 and 1
+HOTTEST: Final = 2.0  # temperature that higher ones count as, lest one request bend a weight that all share
+MOST: Final = 30.0  # of a score: beyond it a probability is 1, and far beyond it exp would overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,29 +78,31 @@ class Terms:
 def terms_of(candidates: Candidates, config: AcceptanceConfig) -> Terms:
     """The terms of every candidate."""
     view, n, drafted = candidates.view, candidates.tree.width, candidates.probs.size
-    context = log2(1.0 + view.context / config.context_unit)
+    psi = (log2(1.0 + view.context / config.context_unit), min(view.temperature, HOTTEST))
     source = float(logit(np.array(candidates.p_src), config.least))
     fixed, features = np.zeros(n), np.zeros((n, len(PRIOR)))
     slots = np.full(n, NO_BUCKET)
     if drafted:
-        _describe_block(candidates, config, context, features[1 : drafted + 1])
+        _describe_block(candidates, config, psi, features[1 : drafted + 1])
         _connect(candidates, source, fixed[1 : drafted + 1], slots[1 : drafted + 1])
     if drafted + 1 < n:
         fixed[drafted + 1 :] = source
-        features[drafted + 1 :, NGRAM] = (context, view.temperature)
+        features[drafted + 1 :, NGRAM] = psi
         slots[drafted + 1 :] = candidates.bucket[drafted + 1 :]
     return Terms(fixed, features, slots)
 
 
-def _describe_block(candidates: Candidates, config: AcceptanceConfig, context: float, features: FloatArray) -> None:
-    """Fill in the features of the drafter's rows."""
-    probs, temperature = candidates.probs, candidates.view.temperature
+def _describe_block(
+    candidates: Candidates, config: AcceptanceConfig, psi: tuple[float, float], features: FloatArray
+) -> None:
+    """Fill in the features of the drafter's rows; `psi` is context and temperature."""
+    probs = candidates.probs
     positions, width = probs.shape
     rest = probs[:, 1:].sum(1)
     mass = np.maximum(probs[:, 0] + rest, 1e-300)
     numbers = np.ones((positions, 6))  # in the order of PICK
     numbers[:, 1:3] = logit(np.array([candidates.head, probs[:, 0] / mass]), config.least).T
-    numbers[:, 3], numbers[:, 4], numbers[:, 5] = context, np.log2(np.arange(1, positions + 1)), temperature
+    numbers[:, 3:5], numbers[:, 5] = psi, np.log2(np.arange(1, positions + 1))
     block = features.reshape(positions, width, -1)
     block[:, 0, PICK] = numbers
     block[:, 1:, SIBLING.start] = 1.0

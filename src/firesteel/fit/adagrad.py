@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
-from firesteel.tree import FloatArray
+import numpy as np
+from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +32,10 @@ class AdaGrad:
         self._squares = 0.0
         self.value = 0.0
 
-    def update(self, gradients: FloatArray) -> None:
+    def update(self, gradients: ArrayLike) -> None:
         """One step for gradients `[n]` that were all taken at the present value."""
-        config = self._config
-        self._squares = min(self._squares + float(gradients @ gradients), config.cap)
+        config, g = self._config, np.asarray(gradients, np.float64)
+        self._squares = min(self._squares + float(g @ g), config.cap)
         if self._squares > 0.0:
-            step = config.rate * float(gradients.sum()) / sqrt(self._squares)
+            step = config.rate * float(g.sum()) / sqrt(self._squares)
             self.value = min(max(self.value - step, -config.band), config.band)
