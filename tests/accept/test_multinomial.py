@@ -163,7 +163,7 @@ def test_the_guard_scores_before_anyone_learns() -> None:
 
 
 def test_what_is_of_a_request_alone_ends_with_it() -> None:
-    model, one = Multinomial(), made([[0.6, 0.2]], [0.7])
+    model, one = Multinomial(), made([[0.6]], [0.7])
     other = replace(one, view=view_of("other"))
     for _ in range(30):
         model.learn(one, np.array([0]), np.array([NOTHING]))
