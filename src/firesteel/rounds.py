@@ -32,6 +32,15 @@ class Draft(Protocol):
         ...
 
     @property
+    def head(self) -> NDArray[np.float64]:
+        """`float64[B]` the drafter's chance that the target keeps each pick, if it keeps those before it.
+
+        A confidence head says so. In a drafter without one the pick's own probability stands in: it is the drafter's
+        guess at the target's probability of that token, which is the chance that a token drawn by the target is it.
+        """
+        ...
+
+    @property
     def sampled(self) -> bool:
         """Whether the picks are draws, each from `proposal`, and not the likeliest tokens. K is 1 then."""
         ...
@@ -43,15 +52,22 @@ class Draft(Protocol):
 
 @dataclass(frozen=True)
 class BlockDraft:
-    """The plainest `Draft`: two arrays, nothing sampled."""
+    """The plainest `Draft`: its arrays, nothing sampled. `confidence` is None without a confidence head."""
 
     anchor: int
     top_tokens: IntArray
     top_probs: NDArray[np.float64]
+    confidence: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         assert self.top_tokens.shape == self.top_probs.shape, "one probability per candidate"
         assert self.top_tokens.ndim == 2, "B positions by K candidates"
+        assert self.head.shape == self.top_tokens.shape[:1], "one confidence per position"
+
+    @property
+    def head(self) -> NDArray[np.float64]:
+        """See `Draft.head`."""
+        return self.top_probs[:, 0] if self.confidence is None else self.confidence
 
     @property
     def sampled(self) -> bool:

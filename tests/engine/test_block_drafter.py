@@ -223,6 +223,9 @@ def test_a_batch_of_ragged_blocks_drafts_what_the_plain_reference_does(model, ta
             before = torch.tensor([request.anchor, *draft.top_tokens[:-1, 0].tolist()])
             wanted = small.confidence_head(h[-length:], small.markov_head.embed(before)).sigmoid()
             np.testing.assert_allclose(draft.confidence, wanted, rtol=1e-4)
+            assert draft.head is draft.confidence
+        else:
+            assert draft.head.tolist() == draft.top_probs[:, 0].tolist()
 
 
 # --- sampled chains ---------------------------------------------------------------------------------------------------

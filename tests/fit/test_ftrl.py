@@ -53,6 +53,21 @@ def test_the_cap_floors_the_step() -> None:
     assert steps[1] < 0.05 / 90
 
 
+def test_gradients_taken_together_are_squared_and_counted_one_by_one() -> None:
+    """At the prior, where the weights do not move in between, that is the same as one after another."""
+    together, one_by_one = (Ftrl(np.zeros(2), FtrlConfig(rate=0.1, gate=3.0)) for _ in range(2))
+    gradients = np.array([[1.0, 0.5], [-2.0, 0.5], [0.0, 0.5]])
+    together.update_together(gradients)
+    for g in gradients:
+        one_by_one.update(g)
+    assert together.state() == one_by_one.state()
+    assert together.squares.tolist() == [5.0, 0.75]
+    assert together.updates.tolist() == [2.0, 3.0]
+    together.update_together(np.tile([0.0, 0.5], (40, 1)))
+    assert together.weights[0] == 0.0
+    assert together.weights[1] < 0.0
+
+
 def test_a_weight_under_l1_stays_at_its_prior() -> None:
     learner = Ftrl([0.7], FtrlConfig(rate=0.1, l1=5.0))
     for _ in range(4):

@@ -85,6 +85,11 @@ class SpineDraft:
     block: BlockRows
 
     @property
+    def head(self) -> NDArray[np.float64]:
+        """See `firesteel.rounds.Draft`."""
+        return self.top_probs[:, 0] if self.confidence is None else self.confidence
+
+    @property
     def sampled(self) -> bool:
         """See `firesteel.rounds.Draft`."""
         return self.drawn_from is not None

@@ -98,13 +98,22 @@ class Ftrl:
             gradient: of the loss by the weights at `at`, in their shape.
             at: an index into the weights, by default of them all. No coordinate may come twice in it.
         """
-        config, g = self.config, np.asarray(gradient, np.float64)
-        before = self.squares[at]
-        after = np.minimum(before + g * g, config.cap)
+        g = np.asarray(gradient, np.float64)
+        self._step(g, g * g, g != 0.0, at)
+
+    def update_together(self, gradients: ArrayLike) -> None:
+        """As many updates as there are gradients, `[n, *shape]`, all of them taken at the present weights."""
+        g = np.asarray(gradients, np.float64)
+        self._step(g.sum(0), (g * g).sum(0), (g != 0.0).sum(0), slice(None))
+
+    def _step(self, g: FloatArray, squares: FloatArray, updates: ArrayLike, at: Any) -> None:
+        """Take in the sum `g` of the gradients of some updates, the sum of their squares, and their number."""
+        config, before = self.config, self.squares[at]
+        after = np.minimum(before + squares, config.cap)
         root = np.sqrt(after)
         linear = self._linear[at] + g
         linear -= (root - np.sqrt(before)) / config.rate * (self.weights[at] - self.prior[at])
-        updates = self.updates[at] + (g != 0.0)
+        updates = self.updates[at] + updates
         is_open = self._open[at] | (np.abs(linear) > config.gate * np.sqrt(updates))
 
         strength = (config.stabiliser + root) / config.rate + 2.0 * config.l2

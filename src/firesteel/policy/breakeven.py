@@ -25,9 +25,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from firesteel.candidates import Candidates, candidates, share_out
 from firesteel.ngram import MAX_DEPTH, Kind
 from firesteel.policy.base import MAX_WIDTH, best_of_batch, check_width
-from firesteel.policy.candidates import Candidates, candidates, share_out
 from firesteel.policy.measured import LADDER, AcceptCounts, RoundCosts
 from firesteel.rounds import Draft, Plan, RoundReport, RoundView
 from firesteel.tree import FloatArray, IntArray, Source, TokenTree

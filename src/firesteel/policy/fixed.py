@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
+from firesteel.candidates import Candidates, candidates
 from firesteel.policy.base import Untaught, check_width, within
-from firesteel.policy.candidates import Candidates, candidates
 from firesteel.rounds import Draft, Plan, RoundView
 from firesteel.tree import Proposal, TokenTree
 

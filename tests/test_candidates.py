@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firesteel.candidates import NGRAM_BUCKETS, bucket_of, candidates, ngram_price
 from firesteel.ngram import MAX_DEPTH, Kind, NgramIndex, Proposal
-from firesteel.policy.candidates import candidates, ngram_price
 from firesteel.rounds import BlockDraft, Draft, RoundView
 from firesteel.tree import Source
 
@@ -49,12 +49,19 @@ def test_every_candidate_tree_is_well_formed(round_: tuple[RoundView, Draft | No
     assert np.all((tree.q >= 0) & (tree.q <= 1))
     if tree.width > 1:
         assert np.bincount(tree.parents[1:], weights=tree.q[1:]).max() <= 1 + 1e-9
+    drafted = [row for row in range(tree.width) if tree.sources[row] in (Source.PICK, Source.SIBLING)]
+    assert drafted == list(range(1, grown.probs.size + 1)), "the drafter's rows come first"
+    assert len(grown.head) == len(grown.probs)
     line = grown.line.tolist()
     assert line[0] == 0
     assert tree.parents[line[1:]].tolist() == line[:-1]
     for row in range(1, tree.width):
         source, evidence = tree.sources[row], grown.evidence[row]
         assert grown.agreed[row] == (source != Source.NGRAM and evidence is not None)
+        assert grown.bucket[row] == (-1 if evidence is None else bucket_of(evidence))
+        others = [other for other in tree.children(int(tree.parents[row])).tolist() if grown.evidence[other]]
+        contradicted = source != Source.NGRAM and evidence is None and others
+        assert [grown.rival[row]] == (others if contradicted else [0])
         if source == Source.NGRAM:
             assert evidence is not None
             assert evidence.token == tree.tokens[row]
@@ -78,6 +85,49 @@ def test_a_pick_that_the_text_proposes_too_is_agreed_and_carries_its_own_chain()
     assert tree.q[1] > 0.5, "two sources are worth no less than the better one"
     assert tree.tokens[grown.line].tolist() == [17, *(LINE * 4)], "the line runs past the end of the block"
     assert tree.sources[grown.line[1:]].tolist() == [Source.PICK] * 2 + [Source.NGRAM] * 30
+
+
+def test_what_stands_beside_another_proposal_of_the_text_is_contradicted() -> None:
+    """The pick by an n-gram row or by a sibling that agrees; the siblings of a pick that agrees by the pick."""
+    grown = candidates(view_of(LINE * 6), block([[10, 90], [11, 91], [80, 12], [60, 61]], [0.5, 0.2]))
+    tokens = grown.tree.tokens
+    rivals = {int(tokens[row]): int(tokens[grown.rival[row]]) for row in np.flatnonzero(grown.rival)}
+    assert rivals == {90: 10, 91: 11, 80: 12}, "the text knows nothing below 80, and nothing contradicts 60 or 61"
+    grown = candidates(view_of(LINE * 6), block([[80, 81]], [0.5, 0.2]))
+    assert grown.tree.tokens[grown.rival[1:3]].tolist() == [10, 10]
+    assert not grown.rival[3:].any(), "the text does not contradict itself"
+    assert not candidates(view_of(LINE * 6), None).rival.any()
+
+
+def test_buckets_are_evidence_by_guesses_above() -> None:
+    def copy(length: int, above: int = 0) -> int:
+        return bucket_of(Proposal(0, Kind.COPY, length, 1, 1, above))
+
+    def follower(times: int, above: int = 0) -> int:
+        return bucket_of(Proposal(0, Kind.FOLLOWER, 3, times, 90, above))
+
+    assert [copy(n) for n in (4, 7, 8, 15, 16, 31, 32, 63)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [follower(n) for n in (1, 2, 3, 4, 7, 8, 90)] == [4, 5, 5, 6, 6, 7, 7]
+    assert [copy(4, above) // 8 for above in (0, 1, 2, 3, 4, 7, 8, 31)] == [0, 1, 2, 2, 3, 3, 4, 4]
+    assert follower(90, 31) == NGRAM_BUCKETS - 1
+
+
+def test_a_rounds_numbers_stay_when_the_text_goes_on() -> None:
+    view = view_of(LINE * 6)
+    draft = BlockDraft(0, np.array([[10, 90], [11, 91]]), np.array([[0.6, 0.1], [0.5, 0.2]]), np.array([0.9, 0.7]))
+    grown = candidates(view, draft)
+    before = view.ngram.p_src
+    view.ngram.extend([10, 12, 11])
+    assert grown.p_src == before != view.ngram.p_src
+    assert grown.head.tolist() == [0.9, 0.7]
+    assert grown.probs.tolist() == [[0.6, 0.1], [0.5, 0.2]]
+    short = candidates(view_of(LINE * 6, room=1), draft)
+    assert short.head.tolist() == [0.9]
+    assert short.probs.tolist() == [[0.6, 0.1]]
+
+
+def test_without_a_confidence_head_the_picks_probability_stands_in() -> None:
+    assert block([[1, 2], [3, 4]], [0.6, 0.1]).head.tolist() == [0.6, 0.6]
 
 
 def test_a_sibling_that_the_text_proposes_gets_children() -> None:
