@@ -42,7 +42,7 @@ class Explorer:
         likelier one of equals.
 
         Args:
-            order: all rows, best first, the anchor before all (`TokenTree.best_first`).
+            order: rows, best first, the anchor before all (`TokenTree.best_first`); those that may be verified.
             width: rows to verify, the anchor included.
         """
         chosen = order[:width]
@@ -51,7 +51,7 @@ class Explorer:
         self._rounds += 1
         if self._rounds % self._period:
             return chosen
-        stays = np.zeros(len(order), np.bool_)
+        stays = np.zeros(candidates.tree.width, np.bool_)
         stays[order[: width - 1]] = True
         left = order[width:]
         frontier = left[_of_text(candidates, left) & stays[candidates.tree.parents[left]]]

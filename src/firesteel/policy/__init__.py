@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from firesteel.errors import unknown
+from firesteel.policy.adaspark import AdaSpark
 from firesteel.policy.base import MAX_WIDTH, Policy, check_width
 from firesteel.policy.breakeven import BreakEven, BreakEvenConfig
+from firesteel.policy.config import AdaSparkConfig
 from firesteel.policy.fixed import FixedChain, FixedConfig, FixedTree, Off
 
-NAMES = ("auto", "chain", "off", "tree")
+NAMES = ("adaspark", "auto", "chain", "off", "tree")
 
 __all__ = ["MAX_WIDTH", "NAMES", "Policy", "make"]
 
@@ -32,6 +34,8 @@ def make(name: str, *, width: int | None = None) -> Policy:
         return FixedChain(fixed)
     if name == "tree":
         return FixedTree(fixed)
+    if name == "adaspark":
+        return AdaSpark(AdaSparkConfig() if width is None else AdaSparkConfig(width=width))
     if name == "auto":
         return BreakEven(BreakEvenConfig() if width is None else BreakEvenConfig(width=width))
     raise unknown("policy", name, NAMES)

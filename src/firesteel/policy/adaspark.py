@@ -1,0 +1,233 @@
+"""AdaSpark (Algorithm 1): which rows, and how many, by costs and acceptance that are learned while serving.
+
+Comments name the algorithm's lines. Line 3 is the engine's, which drafts before `grow`; lines 13, 14 and 18 too.
+
+For a batch the requests' candidates compete in one best-first order for the rows of one verify: a row is worth the same
+whichever request it belongs to, and its price is the verify's, a function of all rows and of the mean context. With one
+request all of this is the paper's rule. At T > 0 trees stay FIXED and `match` verifies them: the candidates are looked
+up and not drawn, and what is learned of them is the target's own choice.
+
+The paper always drafts. Here one row is a width too, and `Resting` leaves the draft out where it does not pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median_low
+from typing import Any, Final
+
+import numpy as np
+
+from firesteel.accept.multinomial import Multinomial
+from firesteel.candidates import Candidates, candidates
+from firesteel.cost.base import RoundCost, mean_context
+from firesteel.cost.online import OnlineCost
+from firesteel.fit.stored import field
+from firesteel.ngram import MAX_DEPTH
+from firesteel.policy.base import best_of_batch
+from firesteel.policy.chooser import Chooser, Growth
+from firesteel.policy.config import AdaSparkConfig
+from firesteel.policy.measuring import Measuring
+from firesteel.policy.resting import Resting
+from firesteel.rounds import Draft, Plan, RoundReport, RoundView
+from firesteel.tree import IntArray, Source, TokenTree
+
+REFIT_EVERY: Final = 64  # rounds at least from one refit to the next: requests may end in every round
+
+
+@dataclass(frozen=True)
+class _Width:
+    """How many rows a round verifies, and why.
+
+    Fields:
+        rows: of the whole batch.
+        measured: whether the cost model asked for them.
+        narrowest: rows of the narrowest offered width; 0 where nothing was chosen.
+    """
+
+    rows: int
+    measured: bool = False
+    narrowest: int = 0
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What `learn` needs of the round in flight.
+
+    Fields:
+        grown: candidates of each request; None where there were none.
+        placed: rows of them that are verified, per request.
+        owners, rows: of the verified candidates, best first over the batch; without exploration's.
+        growth: cut to these.
+        draft_rows: positions drafted.
+        width: the rows verified.
+        tokens: expected.
+    """
+
+    grown: list[Candidates]
+    placed: list[IntArray]
+    owners: IntArray
+    rows: IntArray
+    growth: Growth
+    draft_rows: int
+    width: _Width
+    tokens: float
+
+
+class AdaSpark:
+    """The policy `adaspark`."""
+
+    name: Final = "adaspark"
+
+    def __init__(self, config: AdaSparkConfig | None = None) -> None:
+        self.config = config or AdaSparkConfig()
+        self.cost = OnlineCost(self.config.cost)
+        self.acceptance = Multinomial(self.config.acceptance)
+        self.chooser = Chooser(self.config)
+        self.resting = Resting(self.config)
+        self.measuring = Measuring(self.config.measuring_share, self.config.row_slope)
+        self._round: _Round | None = None
+        self._look = MAX_DEPTH  # tokens of an n-gram chain that are worth the host's time
+        self._idle_ms: list[float] = []  # the fixed cost of the newest rounds without a draft
+        self._known: set[str] = set()  # requests of the last round
+        self._since_refit = 0
+
+    def plan(self, views: Sequence[RoundView]) -> Plan:
+        """Draft whole blocks, or nothing while drafts have not been worth their time."""
+        ids = {view.request_id for view in views}
+        if ids - self._known:
+            self.resting.new_request()
+        if (ended := self._known - ids) and self._since_refit >= REFIT_EVERY:
+            self.cost.refit()
+            self._since_refit = 0
+        for request_id in ended:
+            self.acceptance.forget(request_id)
+        self._known = ids
+        if not (self.config.pinned or self.resting.drafts()):
+            return Plan(np.zeros(len(views), np.int64))
+        return Plan(np.array([max(0, min(view.room, self.config.width - 1)) for view in views], np.int64))
+
+    def grow(
+        self, views: Sequence[RoundView], plan: Plan, drafts: Sequence[Draft | None]
+    ) -> tuple[list[TokenTree], list[TokenTree]]:
+        """All candidates, and the prefix of the batch's best-first order that is worth the most."""
+        draft_rows = sum(len(draft.top_tokens) for draft in drafts if draft is not None)
+        grown = [candidates(view, draft, self._look) for view, draft in zip(views, drafts, strict=True)]  # line 4
+        everything = [self._priced(one) for one in grown]  # line 5
+        owners, rows, survival = self._order(everything)  # line 6
+        if plan.budget is not None:
+            most = max(0, plan.budget - len(views))
+            owners, rows, survival = owners[:most], rows[:most], survival[:most]
+        sources = [tree.sources for tree in everything]
+        of_text = np.array([sources[i][row] == Source.NGRAM for i, row in zip(owners, rows, strict=True)], bool)
+        growth = Growth(len(views), float(np.mean([view.context for view in views])), survival, of_text)
+        width = self._width(growth, draft_rows)  # lines 7 to 10
+        extra = width.rows - len(views)
+        placed, trees = [], []
+        for i, (one, tree) in enumerate(zip(grown, everything, strict=True)):
+            mine = owners == i
+            order = np.concatenate([[0], rows[mine]])
+            chosen = self.acceptance.explore(one, order, 1 + int(mine[:extra].sum()))  # line 12
+            placed.append(np.sort(chosen))  # line 11; parents come before children
+            trees.append(tree.take(placed[-1]))
+        cut = Growth(growth.requests, growth.context, survival[:extra], of_text[:extra])
+        tokens = float(self.chooser.tokens(growth, np.array([width.rows]))[0]) if extra else float(len(views))
+        self._look = min(MAX_DEPTH, 4 * max(1, extra))  # further only as it proves worth it
+        self._round = _Round(grown, placed, owners[:extra], rows[:extra], cut, draft_rows, width, tokens)
+        return everything, trees
+
+    def learn(self, report: RoundReport) -> None:
+        """Lines 15 to 17."""
+        round_, self._round = self._round, None
+        if round_ is None:
+            return
+        self._since_refit += 1
+        self._label(round_, report)
+        total_ms = report.draft_ms + report.verify_ms + report.other_ms
+        if report.first or total_ms <= 0.0:
+            return
+        fixed_ms, drafted = report.draft_ms + report.other_ms, round_.draft_rows > 0
+        if not drafted:
+            self._idle_ms = [*self._idle_ms[-7:], fixed_ms]
+        context = mean_context([view.context for view in report.views], [tree.width for tree in report.trees])
+        self.cost.learn(RoundCost(report.rows, context, report.verify_ms, fixed_ms, round_.draft_rows, report.first))
+        self.measuring.elapsed_ms += total_ms
+        if round_.width.measured:
+            return  # nobody chose its width
+        committed = sum(len(outcome.path) for outcome in report.outcomes)
+        self.chooser.rates.learn(round_.growth.band, committed, total_ms)  # line 16
+        self.resting.learn(drafted, round_.tokens, total_ms)
+
+    def state(self) -> dict[str, Any]:
+        """What outlives a request, as JSON values."""
+        return {"cost": self.cost.state(), "acceptance": self.acceptance.state(), "chooser": self.chooser.state()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take up what `state` returned. Raises DamagedState, and is empty then, if it is something else."""
+        loaded = AdaSpark(self.config)
+        self.cost, self.acceptance, self.chooser = loaded.cost, loaded.acceptance, loaded.chooser
+        loaded = AdaSpark(self.config)  # so that all stays empty unless all is sound
+        loaded.cost.load(field(state, "cost"))
+        loaded.acceptance.load(field(state, "acceptance"))
+        loaded.chooser.load(field(state, "chooser"))
+        self.cost, self.acceptance, self.chooser = loaded.cost, loaded.acceptance, loaded.chooser
+
+    def _priced(self, grown: Candidates) -> TokenTree:
+        if grown.tree.width == 1:
+            return grown.tree
+        return replace(grown.tree, q=self.acceptance.price(grown))
+
+    def _order(self, trees: list[TokenTree]) -> tuple[IntArray, IntArray, np.ndarray]:
+        """The batch's candidates, best first, of each request no more than a tree may have."""
+        owners, rows, survival = best_of_batch(trees)
+        if len(trees) == 1:
+            most = self.config.width - 1
+            return owners[:most], rows[:most], survival[:most]
+        allowed = np.ones(len(rows), np.bool_)
+        for i in range(len(trees)):
+            allowed[np.flatnonzero(owners == i)[self.config.width - 1 :]] = False
+        return owners[allowed], rows[allowed], survival[allowed]
+
+    def _width(self, growth: Growth, draft_rows: int) -> _Width:
+        """How many rows to verify."""
+        requests, available = growth.requests, growth.available
+        if self.config.pinned:
+            return _Width(min(self.config.width * requests, available))
+        if available == requests:
+            return _Width(requests)
+        offer = self.cost.offer(requests, available)
+        if len(offer.widths) == 0:  # first of all, plain decoding: what everything is compared with
+            return _Width(requests, measured=True)
+        rows = np.unique(np.minimum(offer.widths, available))
+        fixed_ms = self.cost.draft_ms(draft_rows) if draft_rows else median_low(self._idle_ms or [0.0])
+        ms = fixed_ms + self.cost.verify_ms(rows, growth.context)
+        if (measure := offer.measure) is not None:  # lines 7 and 8
+            tokens = self.chooser.tokens(growth, np.array([*rows, measure, available]))
+            rate = float(np.max(tokens[:-2] / ms))
+            bound = tokens[-1] / ms[max(0, int(np.searchsorted(rows, measure)) - 1)]
+            worth_it = bound > rate * (1.0 + self.config.ratio_margin)
+            loss_ms = self.measuring.loss_ms(measure, float(tokens[-2]), rate, rows, ms)
+            if worth_it and self.measuring.take(loss_ms):
+                return _Width(measure, measured=True)
+        choice = self.chooser.choose(growth, rows, ms, drafted=draft_rows > 0)  # line 10
+        width = int(rows[choice.best])
+        gaps = self.cost.held(int(offer.widths[np.searchsorted(offer.widths, width)]), growth.context)
+        if len(gaps.most_rows):  # line 15: split a class if a width inside could win
+            could = self.chooser.could_win(growth, choice, gaps.most_rows, fixed_ms + gaps.least_ms)
+            self.cost.split(gaps, could)
+        return _Width(width, narrowest=int(rows[0]))
+
+    def _label(self, round_: _Round, report: RoundReport) -> None:
+        """Line 17, and the gains of line 16."""
+        accepted = []
+        for grown, placed, outcome in zip(round_.grown, round_.placed, report.outcomes, strict=True):
+            kept = placed[outcome.path]
+            hit = np.zeros(grown.tree.width, np.bool_)
+            hit[kept] = True
+            accepted.append(hit)
+            if grown.tree.width > 1:
+                self.acceptance.learn(grown, kept, outcome.wanted)
+        if len(round_.rows):
+            hits = np.array([accepted[i][row] for i, row in zip(round_.owners, round_.rows, strict=True)], bool)
+            self.chooser.learn_gains(round_.growth, hits, round_.width.narrowest)
