@@ -17,6 +17,7 @@ One round, as a policy asks:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -135,6 +136,6 @@ class CostModel(Protocol):
         ...
 
 
-def mean_context(contexts: ArrayLike, rows: ArrayLike) -> float:
+def mean_context(contexts: Sequence[int], rows: Sequence[int]) -> float:
     """The mean context of a verify of `rows` [n] rows of requests at `contexts` [n]."""
-    return float(np.average(np.asarray(contexts, np.float64), weights=np.asarray(rows, np.float64)))
+    return sum(context * count for context, count in zip(contexts, rows, strict=True)) / sum(rows)

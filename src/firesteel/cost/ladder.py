@@ -80,10 +80,10 @@ class Ladder:
         return True
 
     def hold(self, width: int) -> bool:
-        """The chooser chose `width`: whether it has held it long enough for a split, and the table has room."""
+        """The chooser chose `width`: whether a split is due, after so many rounds at one, and the table has room."""
         self._rounds = self._rounds + 1 if width == self._held else 1
         self._held = width
-        return self._rounds >= self._config.hold and len(self.measured) < self._config.most_widths
+        return self._rounds % self._config.hold == 0 and len(self.measured) < self._config.most_widths
 
     def gaps(self, ms: FloatArray) -> Gaps:
         """Where a split is possible in this round.

@@ -81,7 +81,8 @@ class OnlineCost:
         if took.draft_rows > 0 and took.fixed_ms > 0.0:
             self.clock.tick(took.draft_rows, took.fixed_ms)
         if self.ladder.count(took.rows):
-            law = self.laws.setdefault(took.rows, WidthLaw(self.config))
+            if (law := self.laws.get(took.rows)) is None:
+                law = self.laws[took.rows] = WidthLaw(self.config)
             law.learn(took.context, took.verify_ms, self.clock.now)
             self._cached = None
 

@@ -39,7 +39,9 @@ def pinball(v: ArrayLike, tau: float) -> FloatArray:
 def basis(context: ArrayLike, unit: float) -> FloatArray:
     """`float64[..., 5]` phi(context / unit), for contexts of 0 or more."""
     u = np.asarray(context, np.float64) / unit
-    return np.stack([np.ones_like(u), u, u * u, np.sqrt(u), np.log1p(u)], axis=-1)
+    phi = np.empty((*u.shape, TERMS))
+    phi[..., 0], phi[..., 1], phi[..., 2], phi[..., 3], phi[..., 4] = 1.0, u, u * u, np.sqrt(u), np.log1p(u)
+    return phi
 
 
 def context_law(solver: FtrlConfig) -> Ftrl:

@@ -31,9 +31,11 @@ from firesteel.policy.config import AdaSparkConfig
 from firesteel.policy.measuring import Measuring
 from firesteel.policy.resting import Resting
 from firesteel.rounds import Draft, Plan, RoundReport, RoundView
-from firesteel.tree import IntArray, Source, TokenTree
+from firesteel.tree import BoolArray, FloatArray, IntArray, Source, TokenTree
 
 REFIT_EVERY: Final = 64  # rounds at least from one refit to the next: requests may end in every round
+NGRAM: Final = int(Source.NGRAM)  # an enum's comparisons take time
+PLAIN_LEARNED, PLAIN_EVERY = 16, 4  # of a run of plain rounds the first teach their cost, then one in so many
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,13 @@ class _Width:
 
     Fields:
         rows: of the whole batch.
+        tokens: that they are expected to commit.
         measured: whether the cost model asked for them.
         narrowest: rows of the narrowest offered width; 0 where nothing was chosen.
     """
 
     rows: int
+    tokens: float
     measured: bool = False
     narrowest: int = 0
 
@@ -62,7 +66,6 @@ class _Round:
         growth: cut to these.
         draft_rows: positions drafted.
         width: the rows verified.
-        tokens: expected.
     """
 
     grown: list[Candidates]
@@ -72,7 +75,6 @@ class _Round:
     growth: Growth
     draft_rows: int
     width: _Width
-    tokens: float
 
 
 class AdaSpark:
@@ -92,6 +94,7 @@ class AdaSpark:
         self._idle_ms: list[float] = []  # the fixed cost of the newest rounds without a draft
         self._known: set[str] = set()  # requests of the last round
         self._since_refit = 0
+        self._plain_rounds = 0  # since candidates were last verified
 
     def plan(self, views: Sequence[RoundView]) -> Plan:
         """Draft whole blocks, or nothing while drafts have not been worth their time."""
@@ -114,14 +117,15 @@ class AdaSpark:
         """All candidates, and the prefix of the batch's best-first order that is worth the most."""
         draft_rows = sum(len(draft.top_tokens) for draft in drafts if draft is not None)
         grown = [candidates(view, draft, self._look) for view, draft in zip(views, drafts, strict=True)]  # line 4
+        if all(one.tree.width == 1 for one in grown):
+            return self._plain(grown)
         everything = [self._priced(one) for one in grown]  # line 5
         owners, rows, survival = self._order(everything)  # line 6
         if plan.budget is not None:
             most = max(0, plan.budget - len(views))
             owners, rows, survival = owners[:most], rows[:most], survival[:most]
-        sources = [tree.sources for tree in everything]
-        of_text = np.array([sources[i][row] == Source.NGRAM for i, row in zip(owners, rows, strict=True)], bool)
-        growth = Growth(len(views), float(np.mean([view.context for view in views])), survival, of_text)
+        of_text = _gathered([tree.sources == NGRAM for tree in everything], owners, rows)
+        growth = Growth(len(views), _mean([view.context for view in views]), survival, of_text)
         width = self._width(growth, draft_rows)  # lines 7 to 10
         extra = width.rows - len(views)
         placed, trees = [], []
@@ -132,10 +136,18 @@ class AdaSpark:
             placed.append(np.sort(chosen))  # line 11; parents come before children
             trees.append(tree.take(placed[-1]))
         cut = Growth(growth.requests, growth.context, survival[:extra], of_text[:extra])
-        tokens = float(self.chooser.tokens(growth, np.array([width.rows]))[0]) if extra else float(len(views))
         self._look = min(MAX_DEPTH, 4 * max(1, extra))  # further only as it proves worth it
-        self._round = _Round(grown, placed, owners[:extra], rows[:extra], cut, draft_rows, width, tokens)
+        self._round = _Round(grown, placed, owners[:extra], rows[:extra], cut, draft_rows, width)
         return everything, trees
+
+    def _plain(self, grown: list[Candidates]) -> tuple[list[TokenTree], list[TokenTree]]:
+        """Nothing is proposed: the anchors alone. Most rounds of a rest, so nothing is computed."""
+        count, none = len(grown), np.zeros(0, np.int64)
+        growth = Growth(count, _mean([one.view.context for one in grown]), np.zeros(0), np.zeros(0, np.bool_))
+        placed = [np.zeros(1, np.int64)] * count
+        self._round = _Round(grown, placed, none, none, growth, 0, _Width(count, float(count)))
+        trees = [one.tree for one in grown]
+        return trees, trees
 
     def learn(self, report: RoundReport) -> None:
         """Lines 15 to 17."""
@@ -150,14 +162,17 @@ class AdaSpark:
         fixed_ms, drafted = report.draft_ms + report.other_ms, round_.draft_rows > 0
         if not drafted:
             self._idle_ms = [*self._idle_ms[-7:], fixed_ms]
-        context = mean_context([view.context for view in report.views], [tree.width for tree in report.trees])
-        self.cost.learn(RoundCost(report.rows, context, report.verify_ms, fixed_ms, round_.draft_rows, report.first))
+        self._plain_rounds = 0 if drafted or len(round_.growth.survival) else self._plain_rounds + 1
+        if self._plain_rounds < PLAIN_LEARNED or self._plain_rounds % PLAIN_EVERY == 0:
+            context = mean_context([view.context for view in report.views], [tree.width for tree in report.trees])
+            took = RoundCost(report.rows, context, report.verify_ms, fixed_ms, round_.draft_rows, report.first)
+            self.cost.learn(took)
         self.measuring.elapsed_ms += total_ms
         if round_.width.measured:
             return  # nobody chose its width
         committed = sum(len(outcome.path) for outcome in report.outcomes)
         self.chooser.rates.learn(round_.growth.band, committed, total_ms)  # line 16
-        self.resting.learn(drafted, round_.tokens, total_ms)
+        self.resting.learn(drafted, round_.width.tokens, total_ms)
 
     def state(self) -> dict[str, Any]:
         """What outlives a request, as JSON values."""
@@ -178,7 +193,7 @@ class AdaSpark:
             return grown.tree
         return replace(grown.tree, q=self.acceptance.price(grown))
 
-    def _order(self, trees: list[TokenTree]) -> tuple[IntArray, IntArray, np.ndarray]:
+    def _order(self, trees: list[TokenTree]) -> tuple[IntArray, IntArray, FloatArray]:
         """The batch's candidates, best first, of each request no more than a tree may have."""
         owners, rows, survival = best_of_batch(trees)
         if len(trees) == 1:
@@ -193,30 +208,34 @@ class AdaSpark:
         """How many rows to verify."""
         requests, available = growth.requests, growth.available
         if self.config.pinned:
-            return _Width(min(self.config.width * requests, available))
-        if available == requests:
-            return _Width(requests)
+            pinned = min(self.config.width * requests, available)
+            return _Width(pinned, float(self.chooser.tokens(growth, np.array([pinned]))[0]))
         offer = self.cost.offer(requests, available)
         if len(offer.widths) == 0:  # first of all, plain decoding: what everything is compared with
-            return _Width(requests, measured=True)
-        rows = np.unique(np.minimum(offer.widths, available))
+            return _Width(requests, float(requests), measured=True)
+        rows = offer.widths
+        if rows[-1] > available:
+            rows = np.append(rows[: np.searchsorted(rows, available)], available)
         fixed_ms = self.cost.draft_ms(draft_rows) if draft_rows else median_low(self._idle_ms or [0.0])
         ms = fixed_ms + self.cost.verify_ms(rows, growth.context)
+        tokens = self.chooser.tokens(growth, rows)
         if (measure := offer.measure) is not None:  # lines 7 and 8
-            tokens = self.chooser.tokens(growth, np.array([*rows, measure, available]))
-            rate = float(np.max(tokens[:-2] / ms))
-            bound = tokens[-1] / ms[max(0, int(np.searchsorted(rows, measure)) - 1)]
-            worth_it = bound > rate * (1.0 + self.config.ratio_margin)
-            loss_ms = self.measuring.loss_ms(measure, float(tokens[-2]), rate, rows, ms)
-            if worth_it and self.measuring.take(loss_ms):
-                return _Width(measure, measured=True)
-        choice = self.chooser.choose(growth, rows, ms, drafted=draft_rows > 0)  # line 10
+            rate, (earns, most) = (
+                float((tokens / ms).max()),
+                self.chooser.tokens(growth, np.array([measure, available])),
+            )
+            bound = most / ms[max(0, int(np.searchsorted(rows, measure)) - 1)]
+            if bound > rate * (1.0 + self.config.ratio_margin):
+                loss_ms = self.measuring.loss_ms(measure, earns, rate, rows, ms)
+                if self.measuring.take(loss_ms):
+                    return _Width(measure, earns, measured=True)
+        choice = self.chooser.choose(growth, rows, tokens, ms, drafted=draft_rows > 0)  # line 10
         width = int(rows[choice.best])
         gaps = self.cost.held(int(offer.widths[np.searchsorted(offer.widths, width)]), growth.context)
         if len(gaps.most_rows):  # line 15: split a class if a width inside could win
             could = self.chooser.could_win(growth, choice, gaps.most_rows, fixed_ms + gaps.least_ms)
             self.cost.split(gaps, could)
-        return _Width(width, narrowest=int(rows[0]))
+        return _Width(width, float(tokens[choice.best]), narrowest=int(rows[0]))
 
     def _label(self, round_: _Round, report: RoundReport) -> None:
         """Line 17, and the gains of line 16."""
@@ -229,5 +248,16 @@ class AdaSpark:
             if grown.tree.width > 1:
                 self.acceptance.learn(grown, kept, outcome.wanted)
         if len(round_.rows):
-            hits = np.array([accepted[i][row] for i, row in zip(round_.owners, round_.rows, strict=True)], bool)
+            hits = _gathered(accepted, round_.owners, round_.rows)
             self.chooser.learn_gains(round_.growth, hits, round_.width.narrowest)
+
+
+def _gathered(flags: Sequence[BoolArray], owners: IntArray, rows: IntArray) -> BoolArray:
+    """`bool[n]` flags[owner][row] for every pair."""
+    starts = np.cumsum([0, *(len(one) for one in flags[:-1])])
+    gathered: BoolArray = np.concatenate(flags)[starts[owners] + rows]
+    return gathered
+
+
+def _mean(contexts: list[int]) -> float:
+    return sum(contexts) / len(contexts)

@@ -12,6 +12,7 @@ Not known here: where candidates come from, and what is measured when.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,16 @@ class Growth:
     context: float
     survival: FloatArray
     of_text: BoolArray
+
+    @cached_property
+    def sums(self) -> tuple[FloatArray, FloatArray]:
+        """`float64[k + 1]` each: survival summed over the first candidates, of drafted ones and of the text's."""
+        sums = np.zeros((2, len(self.survival) + 1))
+        self.survival.cumsum(out=sums[0, 1:])
+        if self.of_text.any():
+            (self.survival * self.of_text).cumsum(out=sums[1, 1:])
+            sums[0] -= sums[1]
+        return sums[0], sums[1]
 
     @property
     def available(self) -> int:
@@ -85,28 +96,25 @@ class Chooser:
 
     def tokens(self, growth: Growth, rows: IntArray) -> FloatArray:
         """`float64[n]` expected tokens of verifies of `rows` [n] rows, each at least R."""
-        sums = np.zeros((2, len(growth.survival) + 1))
-        np.cumsum(np.where(growth.of_text, 0.0, growth.survival), out=sums[0, 1:])
-        np.cumsum(np.where(growth.of_text, growth.survival, 0.0), out=sums[1, 1:])
+        drafted, of_text = growth.sums
         extra = np.minimum(rows, growth.available) - growth.requests
-        reference = min((self.config.reference - 1) * growth.requests, len(growth.survival))
-        beyond = sums[:, extra] - sums[:, [reference]]  # [2, n], negative below the reference
-        above = np.array([[gain.at(growth.context)] for gain in self.gains[:2]])
-        below = np.array([[gain.at(growth.context)] for gain in self.gains[2:]])
-        scaled = beyond * np.where(beyond >= 0.0, above, below)
-        tokens: FloatArray = growth.requests + sums[:, reference].sum() + scaled.sum(axis=0)
+        reference = min((self.config.reference - 1) * growth.requests, len(drafted) - 1)
+        above = extra >= reference
+        tokens = np.full(len(rows), growth.requests + drafted[reference] + of_text[reference])
+        for i, sums in enumerate((drafted, of_text)):
+            gain, gain_below = self.gains[i].at(growth.context), self.gains[2 + i].at(growth.context)
+            tokens += (sums[extra] - sums[reference]) * np.where(above, gain, gain_below)
         return np.maximum(tokens, growth.requests)
 
-    def choose(self, growth: Growth, rows: IntArray, ms: FloatArray, *, drafted: bool) -> Choice:
-        """The best of widths `rows` [n], rising, whose rounds take `ms` [n]; it becomes the incumbent.
+    def choose(self, growth: Growth, rows: IntArray, tokens: FloatArray, ms: FloatArray, *, drafted: bool) -> Choice:
+        """The best of widths `rows` [n], rising, whose rounds earn `tokens` and take `ms`; it becomes the incumbent.
 
         The first incumbent is the widest, so that there are rounds that teach the gains (§3.4 (ii)).
         """
-        tokens, rate = self.tokens(growth, rows), self.rates.rate(growth.band)
-        held = int(np.searchsorted(rows, self.incumbent.get(drafted, int(rows[-1]))))
-        held = min(held, len(rows) - 1)
+        rate = self.rates.rate(growth.band)
+        held = min(int(np.searchsorted(rows, self.incumbent.get(drafted, int(rows[-1])))), len(rows) - 1)
         value = tokens / ms if rate is None else tokens - rate * ms
-        best = int(np.argmax(value))
+        best = int(value.argmax())
         if not self.beats(float(value[best]), float(value[held]), float(tokens[held]), rate):
             best = held
         if len(rows) > 1:
