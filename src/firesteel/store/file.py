@@ -2,7 +2,7 @@
 
     {
     "format": 1,
-    "belongs_to": { target, drafter, device, ... },                              an `Owner`: the file's name is made of it
+    "belongs_to": { target, drafter, device, ... },                              an `Owner`: the name is made of it
     "policies": {
     "auto": {"written": when, "rounds": n, "requests": n, "state": {...}}        a line per policy
     },
@@ -10,8 +10,9 @@
     }
 
 Two processes may share a file. Each reads it, puts its own policy's learning in and replaces it: whoever looks sees one
-whole version or another. Of one policy the learning of more rounds stays. There is no lock, so of two processes that
-write within the same few milliseconds the later one wins, and the other's learning is back at its next write.
+whole version or another. Of one policy the learning of more rounds stays. There is no lock, which a dead process could
+leave behind: of two processes that write within the same few milliseconds the later one wins, and the file holds what
+the other learned again after its next write.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from firesteel.errors import DamagedState
-from firesteel.fit.stored import field, whole
+from firesteel.fit.stored import field
 
 _MODEL_FILES = ("config.json", "*.safetensors", "*.bin", "*.gguf")
 _SAMPLES, _BLOCK = 32, 4096  # of each file, its two ends among them: a few milliseconds, whatever its size
@@ -60,10 +60,9 @@ class Owner:
         values = {name: field(state, name) for name in names}
         if extra := sorted(state.keys() - values.keys()):
             raise DamagedState(f"stored owner: {extra[0]!r} is no field of it")
-        values["threads"] = whole(state, "threads", least=1)
         for name, value in values.items():
-            if name != "threads" and not isinstance(value, str):
-                raise DamagedState(f"stored owner: {name!r} is {value!r}, not a text")
+            if type(value) is not (int if name == "threads" else str):
+                raise DamagedState(f"stored owner: {name!r} is {value!r}, not of its kind")
         return cls(**values)
 
 
