@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -13,7 +13,9 @@ from rich.table import Table
 
 from firesteel.errors import DamagedState, InvalidParameter
 from firesteel.options import AsJson, out, print_text
-from firesteel.store.file import Stored, files_of, read, store_folder
+
+if TYPE_CHECKING:
+    from firesteel.store.file import Stored
 
 app = typer.Typer(help="What policies learned, kept from one run to the next.", no_args_is_help=True)
 
@@ -23,8 +25,9 @@ File = Annotated[Path | None, typer.Argument(help="One file, by path or by name;
 @app.command()
 def show(file: File = None, as_json: AsJson = False) -> None:
     """List the files of the store, or say what one of them holds."""
-    folder = store_folder(True)
-    assert folder is not None
+    from firesteel.store.file import files_of, read
+
+    folder = _users()
     if file is None or file.is_dir():
         entries = [_entry(one) for one in files_of(file or folder) if one.suffix == ".json"]
         if as_json:
@@ -48,16 +51,28 @@ def show(file: File = None, as_json: AsJson = False) -> None:
 @app.command()
 def clear() -> None:
     """Forget everything: remove the files of your store, those that were set aside among them."""
-    folder = store_folder(True)
-    assert folder is not None
+    from firesteel.store.file import files_of
+
+    folder = _users()
     files = files_of(folder)
     for one in files:
         one.unlink(missing_ok=True)
     out.print(f"removed {len(files)} files from {escape(str(folder))}", soft_wrap=True)
 
 
+def _users() -> Path:
+    """The user's own store."""
+    from firesteel.store.file import store_folder
+
+    folder = store_folder(True)
+    assert folder is not None, "True is a place"
+    return folder
+
+
 def _entry(file: Path) -> dict[str, Any]:
     """A file without its states."""
+    from firesteel.store.file import read
+
     entry: dict[str, Any] = {"file": file.name}
     try:
         entry["bytes"], stored = file.stat().st_size, read(file)

@@ -18,6 +18,8 @@ from firesteel.engine.drafter import NoDrafter, Replay
 from firesteel.engine.engine import Engine
 from firesteel.engine.stopwatch import Stopwatch
 from firesteel.model import Model
+from firesteel.models import identity
+from firesteel.models.drafters.checkpoint import save_drafter
 from firesteel.models.identity import owner
 from firesteel.policy.breakeven import BreakEven
 from firesteel.rounds import RoundReport
@@ -126,6 +128,41 @@ def test_where_nothing_is_written(target: Path, store: Path, case: str) -> None:
         if case != "nothing decoded":
             learn(model, engine)
     assert not store.exists()
+
+
+def test_a_drafter_has_a_store_of_its_own(tmp_path: Path, store: Path) -> None:
+    target = toy_chat.save(tmp_path / "toy", layers=3)
+    of = toys.model(num_hidden_layers=3, vocab_size=98)
+    drafter = toys.drafter_model(of)
+    save_drafter(drafter, drafter.config, tmp_path / "its-drafter")
+    named = str(tmp_path / "its-drafter")
+    with Model.load(str(target), device="cpu", compiled=False, drafter=named) as model:
+        learn(model, model.engine())
+        learn(model, model.engine(drafter=NoDrafter()))
+    with load(target) as model:
+        learn(model, model.engine())
+    files = sorted(one.name.rpartition("-")[0] for one in store.iterdir())
+    assert files == ["toy-its_drafter-fp32-eager", "toy-ngram-fp32-eager"]
+
+
+def test_compiled_and_eager_threads_and_dtypes_have_stores_of_their_own(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "kernels", lambda: "0123")
+    loaded = load(target).loaded
+    owners = [owner(loaded, dtype, compiled=it, drafter=None) for dtype in ("fp32", "int8") for it in (False, True)]
+    monkeypatch.setattr(identity.torch, "get_num_threads", lambda: 64)
+    owners.append(owner(loaded, "fp32", compiled=True, drafter=None))
+    assert len({one.file_name() for one in owners}) == 5
+    assert owners[1].engine.endswith("kernels 0123")
+
+
+def test_a_hub_id_s_weights_are_those_in_the_hub_s_cache(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load(target).loaded
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda name, file: str(target / file))
+    hub = owner(replace(loaded, name="some/toy", folder="some/toy"), "fp32", compiled=False, drafter=None)
+    assert hub.target_weights == owner(loaded, "fp32", compiled=False, drafter=None).target_weights
+    assert hub.target == "some/toy"
 
 
 def test_no_drafter_by_name_or_by_hand_is_the_same_store(target: Path, store: Path) -> None:

@@ -1,8 +1,8 @@
 """One policy's learning in one process, and the file in which it outlives the process.
 
 Written when an engine is gone, when its model is closed and when the process ends; and while it serves, after a request
-has ended, at most once in `EVERY_S`. Then the state becomes text between two rounds (5 ms for half a megabyte) and a
-thread does the rest: reading the file, merging, the disk.
+has ended, at most once in `EVERY_S`. Then the state becomes text between two rounds (some 20 ms for a megabyte; `auto`
+has a few kilobytes) and a thread does the rest: reading the file, merging, the disk.
 """
 
 from __future__ import annotations
