@@ -45,7 +45,8 @@ def test_json_has_every_field_and_they_agree() -> None:
 
 def test_a_reply_streams_to_stdout_and_its_summary_to_stderr(tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
-    done = firesteel("generate", "-", "--raw", "--max-tokens", "5", "--trace", str(trace), stdin="one two three")
+    options = ("--raw", "--max-tokens", "5", "--no-store", "--trace", str(trace))
+    done = firesteel("generate", "-", *options, stdin="one two three")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert "5 tokens" in done.stderr

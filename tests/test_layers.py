@@ -32,6 +32,9 @@ PURE = [
     "fit.quantile",
     "fit.scores",
     "fit.stored",
+    "store.file",
+    "store.memory",
+    "store.owner",
     "verify.rules",
 ]
 

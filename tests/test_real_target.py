@@ -25,7 +25,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=48)
 
 @cache
 def load_mode(mode: str) -> Model:
-    return Model.load(compiled=mode == "compiled")
+    return Model.load(compiled=mode == "compiled", store=False)
 
 
 @pytest.fixture(params=["eager", "compiled"])

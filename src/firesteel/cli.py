@@ -26,6 +26,7 @@ from firesteel.options import (
     MaxTokens,
     PolicyName,
     Seed,
+    Store,
     Target,
     Temperature,
     Width,
@@ -35,6 +36,7 @@ from firesteel.options import (
     print_text,
 )
 from firesteel.pairs_command import pairs
+from firesteel.store_command import app as store_app
 from firesteel.train.commands import app as train
 from firesteel.train.data_commands import app as data
 
@@ -46,6 +48,7 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")
+app.add_typer(store_app, name="store")
 app.add_typer(train, name="train")
 app.command("eval")(evaluate)
 app.command()(export)
@@ -76,6 +79,7 @@ def generate(
     chat: Annotated[bool | None, typer.Option("--chat/--raw", help="Through the chat template, or as it is.")] = None,
     compare: Annotated[bool, typer.Option(help="Decode plainly too, side by side.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write one JSON line per round to this file.")] = None,
+    store: Store = True,
     device: Device = None,
     as_json: AsJson = False,
     config: Config = None,
@@ -107,12 +111,12 @@ def generate(
     from firesteel.engine.record import Trace
     from firesteel.model import report
 
-    model = load_model(target, dtype, device, compiled, drafter)
+    model = load_model(target, dtype, device, compiled, drafter, store)
     text = sys.stdin.read() if prompt == "-" else prompt
     chat = model.has_chat_template if chat is None else chat
     ids = model.encode_chat([{"role": "user", "content": text}]) if chat else model.encode(text)
 
-    with trace.open("w", encoding="utf-8") if trace else nullcontext() as lines:
+    with model, trace.open("w", encoding="utf-8") if trace else nullcontext() as lines:
         engine = model.engine(policy, width=width, record=Trace(lines) if lines else None)
         if compare:
             both = compare_both(model, ids, params, engine, None if as_json else out)
@@ -161,6 +165,7 @@ def chat(
     max_tokens: MaxTokens = 512,
     temperature: Temperature = 0.0,
     seed: Seed = None,
+    store: Store = True,
     device: Device = None,
 ) -> None:
     """Talk to the target; an empty line or Ctrl-D ends."""
@@ -168,21 +173,23 @@ def chat(
     from firesteel.sampling import SamplingParams
 
     params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
-    model = load_model(target, dtype, device, compiled, drafter)
-    engine = model.engine(policy, width=width)
-    messages: list[dict[str, str]] = []
-    while True:
-        try:
-            turn = input("> ")
-        except (EOFError, KeyboardInterrupt):
-            return
-        if not turn.strip():
-            return
-        messages.append({"role": "user", "content": turn})
-        request = model.complete(model.encode_chat(messages), params, engine, print_text)
-        messages.append({"role": "assistant", "content": request.text.text})
-        print_text("\n")
-        err.print(f"[dim]{summary_line(request, policy, engine.drafter.name)}[/dim]")
+    with load_model(target, dtype, device, compiled, drafter, store) as model:
+        engine = model.engine(policy, width=width)
+        messages: list[dict[str, str]] = []
+        while turn := _turn():
+            messages.append({"role": "user", "content": turn})
+            request = model.complete(model.encode_chat(messages), params, engine, print_text)
+            messages.append({"role": "assistant", "content": request.text.text})
+            print_text("\n")
+            err.print(f"[dim]{summary_line(request, policy, engine.drafter.name)}[/dim]")
+
+
+def _turn() -> str:
+    """What the user says next; "" is the end."""
+    try:
+        return input("> ").strip()
+    except (EOFError, KeyboardInterrupt):
+        return ""
 
 
 @app.command()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from firesteel.default_target import DEFAULT_TARGET
 from firesteel.engine.block_drafter import BlockDrafter
-from firesteel.engine.drafter import Drafter
+from firesteel.engine.drafter import Drafter, NoDrafter
 from firesteel.engine.engine import Engine, EngineConfig
 from firesteel.engine.request import Request
 from firesteel.engine.text import TextStream
@@ -21,13 +22,16 @@ from firesteel.errors import FiresteelError, InvalidParameter, PromptTooLong, un
 from firesteel.models.drafters.blocks import Blocks
 from firesteel.models.drafters.checkpoint import LoadedDrafter, load_drafter
 from firesteel.models.drafters.pairs import drafter_for
+from firesteel.models.identity import owner
 from firesteel.models.loading import LoadedTarget, load
 from firesteel.models.modes import Modes
 from firesteel.models.target import Target
 from firesteel.models.weights import embedding_and_head
-from firesteel.policy import make
+from firesteel.policy import Policy, make
 from firesteel.rounds import RoundReport
 from firesteel.sampling import SamplingParams
+from firesteel.store.file import store_folder
+from firesteel.store.memory import Memory
 
 DTYPES = ("fp32", "bf16", "int8")
 NGRAM = "ngram"
@@ -38,12 +42,16 @@ NGRAM = "ngram"
 class Model:
     """A target ready to decode, and its tokenizer.
 
+    Used in a `with`, or closed, it writes what its policies learned; else that is written when the process ends.
+
     Fields:
         loaded: the model as it was loaded.
         modes: its forwards, eager and compiled.
         dtype: "fp32", "bf16" or "int8".
         drafter: the target's drafter; None where drafts come from each request's own text alone.
         load_s: seconds from asking to ready.
+        store: the folder of what policies learn; None where nothing is taken up and nothing kept.
+        say: takes lines of progress and of what went wrong.
     """
 
     loaded: LoadedTarget
@@ -51,6 +59,9 @@ class Model:
     dtype: str
     drafter: LoadedDrafter | None
     load_s: float
+    store: Path | None = None
+    say: Callable[[str], None] = field(default=lambda line: None, repr=False)
+    _memories: weakref.WeakSet[Memory] = field(default_factory=weakref.WeakSet, repr=False)
     _blocks: tuple[Target, Blocks] | None = field(default=None, repr=False)
     _names: Any = field(default_factory=itertools.count, repr=False)
 
@@ -64,6 +75,7 @@ class Model:
         compiled: bool | None = None,
         drafter: str | None = None,
         taps: Sequence[int] = (),
+        store: bool | str | Path = True,
         say: Callable[[str], None] = lambda line: None,
     ) -> Model:
         """Load a target.
@@ -75,16 +87,18 @@ class Model:
             compiled: see `firesteel.models.modes.Modes`.
             drafter: a folder or hub id; "ngram" for none; None for the one that is known for this target.
             taps: layers (0-based, rising) whose outputs are to be seen where no drafter says so.
+            store: where policies go on from what they learned in earlier processes, and keep what they learn: True for
+                the user's own place, a folder for another, False for nowhere.
             say: takes lines of progress.
 
         Raises:
-            InvalidParameter: an unknown dtype.
+            InvalidParameter: an unknown dtype, or a store that is no folder.
             TargetNotFound, UnsupportedModel, MissingTool: see `firesteel.models.loading.load`; and for the drafter
                 `firesteel.models.drafters.checkpoint.load_drafter`.
         """
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, DTYPES)
-        begun = time.perf_counter()
+        begun, kept_in = time.perf_counter(), store_folder(store)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         loaded = load(target, torch.bfloat16 if dtype == "bf16" else torch.float32, device)
         own = cls._load_drafter(drafter, loaded, say)
@@ -92,7 +106,7 @@ class Model:
             taps = own.model.config.target_layers
         modes = Modes(loaded, dtype, compiled, taps=taps, say=say)
         _ = modes.target  # made now, so that the time to load is all of it
-        return cls(loaded, modes, dtype, own, time.perf_counter() - begun)
+        return cls(loaded, modes, dtype, own, time.perf_counter() - begun, kept_in, say)
 
     @staticmethod
     def _load_drafter(name: str | None, loaded: LoadedTarget, say: Callable[[str], None]) -> LoadedDrafter | None:
@@ -119,6 +133,17 @@ class Model:
             say(note)
         drafter.model.lend(*embedding_and_head(loaded))
         return drafter
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write what the policies of this model's engines have learned since it was last written."""
+        for memory in [*self._memories]:
+            memory.save()
 
     @property
     def target(self) -> Target:
@@ -166,22 +191,40 @@ class Model:
     ) -> Engine:
         """An engine over this target. Without another `drafter` it gets the model's own, which `off` has no use for."""
         vocab_size = min(len(self.loaded.tokenizer), self.target.shape.vocab_size)
-        if drafter is None and self.drafter is not None and policy != "off":
+        chosen, own = make(policy, width=width), None
+        if drafter is None and policy != "off":
+            own = self.drafter
+        # Of somebody else's drafter only its name is known: nothing is kept of what is learned over it.
+        memory = self._memory(chosen, own) if drafter is None or isinstance(drafter, NoDrafter) else None
+        if own is not None:
             drafter = BlockDrafter(
-                self.drafter.model,
-                self._draft_blocks(self.drafter),
+                own.model,
+                self._draft_blocks(own),
                 slots=config.slots,
                 vocab_size=vocab_size,
                 cache_dtype=self.target.dtype,
             )
-        return Engine(
+        engine = Engine(
             self.target,
-            make(policy, width=width),
+            chosen,
             drafter=drafter,
             config=config,
             vocab_size=vocab_size,
             record=record,
+            learned=None if memory is None else memory.after,
         )
+        if memory is not None:
+            weakref.finalize(engine, memory.save)  # when the engine is gone, and at the latest when the process ends
+        return engine
+
+    def _memory(self, policy: Policy, drafter: LoadedDrafter | None) -> Memory | None:
+        """What a policy goes on from, taken up by it; None without a store, and for a policy that never learns."""
+        if self.store is None or not policy.state():
+            return None
+        belongs_to = owner(self.loaded, self.dtype, compiled=self.modes.name == "compiled", drafter=drafter)
+        memory = Memory(policy, self.store, belongs_to, say=self.say)
+        self._memories.add(memory)
+        return memory
 
     def _draft_blocks(self, drafter: LoadedDrafter) -> Blocks:
         """The drafter's pass, packed once for each forward that the target has run on."""

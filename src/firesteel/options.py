@@ -29,6 +29,9 @@ MaxTokens = Annotated[int, typer.Option(help="Most tokens of a reply.")]
 Seed = Annotated[int | None, typer.Option(help="Makes sampled text repeatable.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; by default CUDA where there is one.")]
+Store = Annotated[
+    bool, typer.Option("--store/--no-store", help="Go on from what the policy learned before, and keep what it learns.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Compiled = Annotated[
     bool | None,
@@ -40,14 +43,23 @@ Compiled = Annotated[
 
 
 def load_model(
-    target: str, dtype: str, device: str | None, compiled: bool | None = None, drafter: str | None = None
+    target: str,
+    dtype: str,
+    device: str | None,
+    compiled: bool | None = None,
+    drafter: str | None = None,
+    store: bool | Path = False,
 ) -> Model:
-    """Load a target and its drafter; torch is imported only by a command that needs it."""
+    """Load a target and its drafter; torch is imported only by a command that needs it.
+
+    Without a `store` the policies of a command start from nothing, so that what it prints does not depend on the past.
+    """
     from firesteel.model import Model
 
-    return Model.load(
-        target, dtype=dtype, device=device, compiled=compiled, drafter=drafter, say=lambda line: err.print(line)
-    )
+    def say(line: str) -> None:
+        err.print(line, markup=False, soft_wrap=True)
+
+    return Model.load(target, dtype=dtype, device=device, compiled=compiled, drafter=drafter, store=store, say=say)
 
 
 def print_text(text: str) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 
-def cache_folder(*parts: str) -> Path:
-    """`$XDG_CACHE_HOME/firesteel` (by default `~/.cache/firesteel`) and a folder below it, created when missing."""
+def cache_path(*parts: str) -> Path:
+    """`$XDG_CACHE_HOME/firesteel` (by default `~/.cache/firesteel`) and a path below it, which may not be there."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "firesteel"
-    folder = root.joinpath(*parts)
+    return root.joinpath(*parts)
+
+
+def cache_folder(*parts: str) -> Path:
+    """The folder at `cache_path`, created when missing."""
+    folder = cache_path(*parts)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -34,7 +40,7 @@ def made_whole(folder: Path) -> Iterator[Path]:
 @contextmanager
 def write_whole(file: Path) -> Iterator[Path]:
     """A temporary path whose file replaces `file` when the block ends well: a killed run leaves the old one."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    temporary = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}")  # threads may write it too
     try:
         yield temporary
         temporary.replace(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 
@@ -17,3 +18,8 @@ def lines(*fields: str) -> list[str]:
 def value(field: str) -> str:
     """The first processor's value of a field, or ""."""
     return next((line.partition(":")[2].strip() for line in lines(field)), "")
+
+
+def name() -> str:
+    """The processor as the system calls it."""
+    return value("model name") or platform.processor() or platform.machine()

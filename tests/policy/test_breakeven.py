@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from firesteel.errors import DamagedState
 from firesteel.policy import make
 from firesteel.policy.breakeven import BreakEven, BreakEvenConfig
 from tests.policy.scripted import Clock, Drafter, Script, block_of_errors, block_of_script, decode
@@ -173,3 +175,26 @@ def test_no_tree_is_wider_than_configured() -> None:
     trace = decode(BreakEven(BreakEvenConfig(width=5)), [repeating()], mild)
     assert max(trace.widths) == 5
     assert set(decode(make("auto", width=1), [repeating(reply=30)], mild).widths) == {1}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        {},
+        {"costs": {}},
+        {"costs": [], "counts": {}},
+        {"costs": {"5": 1.0}, "counts": {}},
+        {"costs": {"1": 0.0}, "counts": {}},
+        {"costs": {"1": float("nan")}, "counts": {}},
+        {"costs": {"1": 2.0}, "counts": {"pick 1": [1.0]}},
+        {"costs": {"1": 2.0}, "counts": {"pick 1": [2.0, 1.0]}},
+        {"costs": {"1": 2.0}, "counts": {"pick 1": [-1.0, 1.0]}},
+    ],
+)
+def test_a_state_of_something_else_is_refused_and_leaves_the_policy_as_new(state: Any) -> None:
+    policy = BreakEven()
+    policy.load({"costs": {"1": 2.0}, "counts": {"pick 1": [1.0, 2.0]}})
+    with pytest.raises(DamagedState):
+        policy.load(state)
+    assert policy.state() == BreakEven().state()

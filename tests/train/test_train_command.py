@@ -298,7 +298,7 @@ def test_eval_without_a_drafter_or_prompts_is_one_sentence(target, prompts, tmp_
 
 
 def test_arms_of_bench_decode(target: Path, trained: Path, prompts: Path) -> None:
-    model = Model.load(str(target), device="cpu", compiled=False, drafter=str(trained / "drafter"))
+    model = Model.load(str(target), device="cpu", compiled=False, drafter=str(trained / "drafter"), store=False)
     arms = parse_arms(model, "off, chain:3,auto@ngram", None)
     assert [(arm.policy, arm.width, arm.engine.drafter.name) for arm in arms] == [
         ("off", None, "ngram"),

@@ -49,6 +49,10 @@ def decode(
     max_tokens: MaxTokens = 128,
     temperature: Temperature = 0.0,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    store: Annotated[
+        Path | None,
+        typer.Option(help="A folder where policies go on from and keep what they learn; by default they start empty."),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="A folder for decode-DTYPE.json and .md.")] = None,
     device: Device = None,
     as_json: AsJson = False,
@@ -61,9 +65,9 @@ def decode(
 
     conversations = held_out(prompts, limit)
     params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed)
-    model = load_model(target, dtype, device, compiled, drafter)
+    model = load_model(target, dtype, device, compiled, drafter, store or False)
     arms = parse_arms(model, policies, width)
-    with Progress(console=err) as progress:
+    with model, Progress(console=err) as progress:
         task = progress.add_task("decoding", total=len(conversations))
         run(model, arms, conversations, params, lambda _: progress.advance(task))
     settings = {

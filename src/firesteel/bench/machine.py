@@ -18,7 +18,7 @@ _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16
 def machine() -> dict[str, Any]:
     """Processor, cores, instruction sets, threads and versions."""
     info = {
-        "processor": processor_name(),
+        "processor": processor.name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "instruction_sets": instruction_sets(),
@@ -30,11 +30,6 @@ def machine() -> dict[str, Any]:
     if torch.cuda.is_available():
         info["gpu"] = torch.cuda.get_device_name()
     return info
-
-
-def processor_name() -> str:
-    """The processor as the system calls it."""
-    return processor.value("model name") or platform.processor() or platform.machine()
 
 
 def instruction_sets() -> list[str]:

@@ -71,6 +71,8 @@ class Engine:
         drafter: what guesses blocks; without one, guesses come from each request's own text.
         vocab_size: tokens that exist; the target's head may be padded beyond it.
         record: called with every round's report.
+        learned: called after every round that the policy learned from, with how many requests ended in it; what it
+            takes belongs to no round.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Engine:
         config: EngineConfig = EngineConfig(),
         vocab_size: int | None = None,
         record: Callable[[RoundReport], None] | None = None,
+        learned: Callable[[int], None] | None = None,
     ) -> None:
         self.target, self.policy, self.drafter = target, policy, drafter or NoDrafter()
         self.vocab_size = vocab_size or target.shape.vocab_size
@@ -94,6 +97,7 @@ class Engine:
         )
         self.watch = Stopwatch()
         self._record = record or (lambda report: None)
+        self._learned = learned or (lambda ended: None)
 
     @property
     def max_context(self) -> int:
@@ -182,6 +186,8 @@ class Engine:
         self.policy.learn(report)
         self._record(report)
         self.scheduler.retire()
+        with watch("store"):  # named, so that it is in no part of the next round's time
+            self._learned(sum(output.finished for output in outputs))
         return outputs
 
     def _begin(self, requests: list[Request]) -> bool:

@@ -42,11 +42,15 @@ class Policy(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """What was learned, as JSON values."""
+        """What was learned, as JSON values; `{}` is for policies that never learn, which nothing is kept of."""
         ...
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take up what `state` returned."""
+        """Take up what `state` returned.
+
+        Raises:
+            DamagedState: it is something else; the policy is as new then.
+        """
         ...
 
 

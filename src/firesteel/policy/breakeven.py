@@ -26,6 +26,7 @@ from typing import Any, Final
 import numpy as np
 
 from firesteel.candidates import Candidates, candidates, share_out
+from firesteel.fit.stored import field
 from firesteel.ngram import MAX_DEPTH, Kind
 from firesteel.policy.base import MAX_WIDTH, best_of_batch, check_width
 from firesteel.policy.measured import LADDER, AcceptCounts, RoundCosts
@@ -131,12 +132,15 @@ class BreakEven:
 
     def state(self) -> dict[str, Any]:
         """What outlives a request: the costs of row classes and the counts over all requests."""
-        return {"costs": self.costs.state(), "counts": self.counts.shared}
+        return {"costs": self.costs.state(), "counts": self.counts.state()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take up what `state` returned."""
-        self.costs.load(state["costs"])
-        self.counts.shared = {kind: [float(right), float(seen)] for kind, (right, seen) in state["counts"].items()}
+        """See `Policy.load`."""
+        self.costs, self.counts = RoundCosts(self.config.slope), AcceptCounts()  # empty, unless all of it is sound
+        costs, counts = RoundCosts(self.config.slope), AcceptCounts()
+        costs.load(field(state, "costs"))
+        counts.load(field(state, "counts"))
+        self.costs, self.counts = costs, counts
 
     def _choose(self, requests: int, survival: FloatArray) -> int:
         """How many of the candidates, given by falling survival, to verify beside the anchors of `requests`."""

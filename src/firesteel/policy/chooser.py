@@ -104,7 +104,8 @@ class Chooser:
         for i, sums in enumerate((drafted, of_text)):
             gain, gain_below = self.gains[i].at(growth.context), self.gains[2 + i].at(growth.context)
             tokens += (sums[extra] - sums[reference]) * np.where(above, gain, gain_below)
-        return np.maximum(tokens, growth.requests)
+        expected: FloatArray = np.maximum(tokens, growth.requests)
+        return expected
 
     def choose(self, growth: Growth, rows: IntArray, tokens: FloatArray, ms: FloatArray, *, drafted: bool) -> Choice:
         """The best of widths `rows` [n], rising, whose rounds earn `tokens` and take `ms`; it becomes the incumbent.

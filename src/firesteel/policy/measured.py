@@ -10,11 +10,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import exp, log
 from statistics import median_low
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from firesteel.errors import DamagedState
+from firesteel.fit.stored import floats, number
 from firesteel.tree import FloatArray
 
 LADDER: Final = tuple(sorted({1, 3} | {2**k for k in range(1, 13)} | {3 * 2**k for k in range(1, 12)}))
@@ -125,10 +127,18 @@ class RoundCosts:
         """The own cost in milliseconds of every believed class, by its top."""
         return {str(LADDER[k]): self._classes[k].own_ms for k in self._believed()}
 
-    def load(self, state: dict[str, float]) -> None:
-        """Take up what `state` returned."""
-        for top, own_ms in state.items():
-            self._classes[class_of(int(top))] = _RowClass([float(own_ms)] * self.FIRST, float(own_ms))
+    def load(self, state: Any) -> None:
+        """Take up what `state` returned.
+
+        Raises:
+            DamagedState: it is something else.
+        """
+        tops = {str(top): k for k, top in enumerate(LADDER)}
+        if not isinstance(state, dict) or not state.keys() <= tops.keys():
+            raise DamagedState(f"stored state: {state!r} are no costs of row classes")
+        for top in state:
+            own_ms = number(state, top, least=1e-6)
+            self._classes[tops[top]] = _RowClass([own_ms] * self.FIRST, own_ms)
         self._table = None
 
     def _believed(self) -> list[int]:
@@ -182,6 +192,23 @@ class AcceptCounts:
             right, seen = own.get(kind, nothing)
             prices.append((right + weight * mean) / (seen + weight))
         return np.array(prices)
+
+    def state(self) -> dict[str, list[float]]:
+        """Of every kind, over all requests: how many were right, and outcomes."""
+        return {kind: [*pair] for kind, pair in self.shared.items()}
+
+    def load(self, state: Any) -> None:
+        """Take up what `state` returned.
+
+        Raises:
+            DamagedState: it is something else.
+        """
+        if not isinstance(state, dict):
+            raise DamagedState(f"stored state: {state!r} are no counts")
+        shared = {kind: floats(state, kind, (2,), least=0.0).tolist() for kind in state}
+        if wrong := [kind for kind, (right, seen) in shared.items() if right > seen]:
+            raise DamagedState(f"stored state: {wrong[0]!r} was right more often than it was seen")
+        self.shared = shared
 
     def learn(self, request_id: str, kind: str, right: bool) -> None:
         """Take in one outcome."""

@@ -1,0 +1,1 @@
+"""What policies learned, kept from one process to the next."""
