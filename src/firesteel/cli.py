@@ -15,6 +15,7 @@ from firesteel.bench.commands import app as bench
 from firesteel.default_target import DEFAULT_TARGET
 from firesteel.errors import FiresteelError
 from firesteel.eval_command import evaluate
+from firesteel.explain_command import explain
 from firesteel.export_command import export
 from firesteel.options import (
     AsJson,
@@ -51,6 +52,7 @@ app.add_typer(data, name="data")
 app.add_typer(store_app, name="store")
 app.add_typer(train, name="train")
 app.command("eval")(evaluate)
+app.command()(explain)
 app.command()(export)
 app.command()(pairs)
 
@@ -78,7 +80,7 @@ def generate(
     seed: Seed = None,
     chat: Annotated[bool | None, typer.Option("--chat/--raw", help="Through the chat template, or as it is.")] = None,
     compare: Annotated[bool, typer.Option(help="Decode plainly too, side by side.")] = False,
-    trace: Annotated[Path | None, typer.Option(help="Write one JSON line per round to this file.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write one JSON line per round here; see `explain`.")] = None,
     store: Store = True,
     device: Device = None,
     as_json: AsJson = False,
@@ -117,7 +119,9 @@ def generate(
     ids = model.encode_chat([{"role": "user", "content": text}]) if chat else model.encode(text)
 
     with model, trace.open("w", encoding="utf-8") if trace else nullcontext() as lines:
-        engine = model.engine(policy, width=width, record=Trace(lines) if lines else None)
+        engine = model.engine(policy, width=width)
+        if lines:
+            engine.record = Trace(lines, engine.policy)
         if compare:
             both = compare_both(model, ids, params, engine, None if as_json else out)
             request = both.speculative

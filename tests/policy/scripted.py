@@ -69,8 +69,9 @@ def decode(
     drafter: Drafter | None = None,
     draft_ms: float = 0.0,
     other_ms: float = 0.0,
+    record: Callable[[RoundReport], None] = lambda report: None,
 ) -> Trace:
-    """Decode all scripts to their ends as one batch; requests that end leave it."""
+    """Decode all scripts to their ends as one batch; requests that end leave it. `record` is called as the engine's."""
     trace, seen = Trace(), set[str]()
     while running := [script for script in scripts if script.left > 0]:
         views = [script.view() for script in running]
@@ -91,7 +92,9 @@ def decode(
         drafting = draft_ms if any(draft is not None for draft in drafts) else 0.0
         first = not {view.request_id for view in views} <= seen
         seen |= {view.request_id for view in views}
-        policy.learn(RoundReport(views, candidates, trees, outcomes, drafting, verify_ms, other_ms, rows, first))
+        report = RoundReport(views, candidates, trees, outcomes, drafting, verify_ms, other_ms, rows, first)
+        record(report)
+        policy.learn(report)
         trace.widths.append(rows)
         trace.round_ms.append(drafting + verify_ms + other_ms)
         trace.ms += trace.round_ms[-1]

@@ -40,6 +40,10 @@ class Guard:
         self.fitted = self.fitted * keep + log_loss(fitted, right)
         self.head = self.head * keep + log_loss(head, right)
 
+    def facts(self) -> dict[str, Any]:
+        """Which price the round had, and the losses that decided it."""
+        return {"trusts_fit": self.trusts_fit, "fitted": round(self.fitted, 4), "head": round(self.head, 4)}
+
     def state(self) -> dict[str, Any]:
         """As JSON values."""
         return {"fitted": self.fitted, "head": self.head}

@@ -70,7 +70,7 @@ class Engine:
         policy: what decides how much to draft and to verify.
         drafter: what guesses blocks; without one, guesses come from each request's own text.
         vocab_size: tokens that exist; the target's head may be padded beyond it.
-        record: called with every round's report.
+        record: called with every round's report, before the policy learns from it; what it takes belongs to no round.
         learned: called after every round that the policy learned from, with how many requests ended in it; what it
             takes belongs to no round.
     """
@@ -96,7 +96,7 @@ class Engine:
             chunk=config.chunk,
         )
         self.watch = Stopwatch()
-        self._record = record or (lambda report: None)
+        self.record = record or (lambda report: None)
         self._learned = learned or (lambda ended: None)
 
     @property
@@ -183,10 +183,11 @@ class Engine:
             first=first,
         )
         watch.restart()  # learning from a round is part of the next one's cost
+        with watch("record"):  # named, so that it is in no part of the next round's time
+            self.record(report)
         self.policy.learn(report)
-        self._record(report)
         self.scheduler.retire()
-        with watch("store"):  # named, so that it is in no part of the next round's time
+        with watch("store"):  # as above
             self._learned(sum(output.finished for output in outputs))
         return outputs
 

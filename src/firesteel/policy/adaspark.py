@@ -28,6 +28,7 @@ from firesteel.ngram import MAX_DEPTH
 from firesteel.policy.base import best_of_batch
 from firesteel.policy.chooser import Chooser, Growth
 from firesteel.policy.config import AdaSparkConfig
+from firesteel.policy.facts import labelled, widths
 from firesteel.policy.measuring import Measuring
 from firesteel.policy.resting import Resting
 from firesteel.rounds import Draft, Plan, RoundReport, RoundView
@@ -64,6 +65,8 @@ class _Round:
         placed: rows of them that are verified, per request.
         owners, rows: of the verified candidates, best first over the batch; without exploration's.
         growth: cut to these.
+        offered: all that it was cut from.
+        held: the incumbent's rows before the choice; None before there was one.
         draft_rows: positions drafted.
         width: the rows verified.
     """
@@ -73,6 +76,8 @@ class _Round:
     owners: IntArray
     rows: IntArray
     growth: Growth
+    offered: Growth
+    held: int | None
     draft_rows: int
     width: _Width
 
@@ -126,6 +131,7 @@ class AdaSpark:
             owners, rows, survival = owners[:most], rows[:most], survival[:most]
         of_text = _gathered([tree.sources == NGRAM for tree in everything], owners, rows)
         growth = Growth(len(views), _mean([view.context for view in views]), survival, of_text)
+        held = self.chooser.incumbent.get(draft_rows > 0)
         width = self._width(growth, draft_rows)  # lines 7 to 10
         extra = width.rows - len(views)
         placed, trees = [], []
@@ -137,7 +143,7 @@ class AdaSpark:
             trees.append(tree.take(placed[-1]))
         cut = Growth(growth.requests, growth.context, survival[:extra], of_text[:extra])
         self._look = min(MAX_DEPTH, 4 * max(1, extra))  # further only as it proves worth it
-        self._round = _Round(grown, placed, owners[:extra], rows[:extra], cut, draft_rows, width)
+        self._round = _Round(grown, placed, owners[:extra], rows[:extra], cut, growth, held, draft_rows, width)
         return everything, trees
 
     def _plain(self, grown: list[Candidates]) -> tuple[list[TokenTree], list[TokenTree]]:
@@ -145,7 +151,7 @@ class AdaSpark:
         count, none = len(grown), np.zeros(0, np.int64)
         growth = Growth(count, _mean([one.view.context for one in grown]), np.zeros(0), np.zeros(0, np.bool_))
         placed = [np.zeros(1, np.int64)] * count
-        self._round = _Round(grown, placed, none, none, growth, 0, _Width(count, float(count)))
+        self._round = _Round(grown, placed, none, none, growth, growth, None, 0, _Width(count, float(count)))
         trees = [one.tree for one in grown]
         return trees, trees
 
@@ -173,6 +179,21 @@ class AdaSpark:
         committed = sum(len(outcome.path) for outcome in report.outcomes)
         self.chooser.rates.learn(round_.growth.band, committed, total_ms)  # line 16
         self.resting.learn(drafted, round_.width.tokens, total_ms)
+
+    def facts(self, report: RoundReport) -> dict[str, Any]:
+        """See `Policy.facts`, and `policy.facts` for what is in them."""
+        if (round_ := self._round) is None:
+            return {}
+        reason = "pinned" if self.config.pinned else "measured" if round_.width.measured else "chosen"
+        facts = {
+            "reason": reason if len(round_.offered.survival) else "alone",
+            "drafted": round_.draft_rows,
+            "rests": self.resting.facts(),
+            "guard": self.acceptance.guard.facts(),
+            "requests": labelled(self.acceptance, round_.grown, round_.placed, report.outcomes),
+        }
+        fixed_ms = self._fixed_ms(round_.draft_rows)
+        return facts | widths(self.cost, self.chooser, round_.offered, round_.held, fixed_ms, report.rows)
 
     def state(self) -> dict[str, Any]:
         """What outlives a request, as JSON values."""
@@ -216,7 +237,7 @@ class AdaSpark:
         rows = offer.widths
         if rows[-1] > available:
             rows = np.append(rows[: np.searchsorted(rows, available)], available)
-        fixed_ms = self.cost.draft_ms(draft_rows) if draft_rows else median_low(self._idle_ms or [0.0])
+        fixed_ms = self._fixed_ms(draft_rows)
         ms = fixed_ms + self.cost.verify_ms(rows, growth.context)
         tokens = self.chooser.tokens(growth, rows)
         if (measure := offer.measure) is not None:  # lines 7 and 8
@@ -236,6 +257,10 @@ class AdaSpark:
             could = self.chooser.could_win(growth, choice, gaps.most_rows, fixed_ms + gaps.least_ms)
             self.cost.split(gaps, could)
         return _Width(width, float(tokens[choice.best]), narrowest=int(rows[0]))
+
+    def _fixed_ms(self, draft_rows: int) -> float:
+        """What a round takes beside its verify."""
+        return self.cost.draft_ms(draft_rows) if draft_rows else median_low(self._idle_ms or [0.0])
 
     def _label(self, round_: _Round, report: RoundReport) -> None:
         """Line 17, and the gains of line 16."""

@@ -41,6 +41,13 @@ class Policy(Protocol):
         """After the target: what the round taught."""
         ...
 
+    def facts(self, report: RoundReport) -> dict[str, Any]:
+        """What decided the round, as JSON values for its line of a trace; `{}` if there is nothing to say.
+
+        Asked before `learn` and only if somebody listens. Changes nothing.
+        """
+        ...
+
     def state(self) -> dict[str, Any]:
         """What was learned, as JSON values; `{}` is for policies that never learn, which nothing is kept of."""
         ...
@@ -59,6 +66,10 @@ class Untaught:
 
     def learn(self, report: RoundReport) -> None:
         """Nothing."""
+
+    def facts(self, report: RoundReport) -> dict[str, Any]:
+        """Nothing."""
+        return {}
 
     def state(self) -> dict[str, Any]:
         """Nothing."""

@@ -130,6 +130,10 @@ class BreakEven:
         self._draft_ms[self._drafted].append(report.draft_ms)
         self.costs.learn(report.rows, report.verify_ms + report.other_ms)
 
+    def facts(self, report: RoundReport) -> dict[str, Any]:
+        """Nothing: see `Policy.facts`."""
+        return {}
+
     def state(self) -> dict[str, Any]:
         """What outlives a request: the costs of row classes and the counts over all requests."""
         return {"costs": self.costs.state(), "counts": self.counts.state()}

@@ -113,14 +113,17 @@ class Chooser:
         The first incumbent is the widest, so that there are rounds that teach the gains (§3.4 (ii)).
         """
         rate = self.rates.rate(growth.band)
-        held = min(int(np.searchsorted(rows, self.incumbent.get(drafted, int(rows[-1])))), len(rows) - 1)
-        value = tokens / ms if rate is None else tokens - rate * ms
-        best = int(value.argmax())
-        if not self.beats(float(value[best]), float(value[held]), float(tokens[held]), rate):
-            best = held
+        best = self.best(rows, tokens, ms, rate, self.incumbent.get(drafted))
         if len(rows) > 1:
             self.incumbent[drafted] = int(rows[best])
         return Choice(rows, tokens, ms, rate, best)
+
+    def best(self, rows: IntArray, tokens: FloatArray, ms: FloatArray, rate: float | None, held: int | None) -> int:
+        """The index of the width to run when `held` rows are the incumbent; None is the widest."""
+        i = min(int(np.searchsorted(rows, rows[-1] if held is None else held)), len(rows) - 1)
+        value = tokens / ms if rate is None else tokens - rate * ms
+        best = int(value.argmax())
+        return best if self.beats(float(value[best]), float(value[i]), float(tokens[i]), rate) else i
 
     def beats(self, value: float, held: float, held_tokens: float, rate: float | None) -> bool:
         """Whether a value beats the incumbent's by the margin (§3.4 (iii)); ratios while there is no rate."""

@@ -11,6 +11,7 @@ Not known here: how the rounds chose their widths.
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 from firesteel.policy.config import AdaSparkConfig
 
@@ -22,14 +23,14 @@ class Resting:
         self._config = config
         self._left = config.trial
         self._rest = 0  # rounds of the last rest that a judgement ordered
+        self.rests = False  # whether the round in flight is one of a rest
         self._recent = {kind: deque[tuple[float, float]](maxlen=config.judged) for kind in (True, False)}
 
     def drafts(self) -> bool:
         """Whether the next round should draft."""
-        if self._left == 0:
-            return True
-        self._left -= 1
-        return False
+        self.rests = self._left > 0
+        self._left -= self.rests
+        return not self.rests
 
     def new_request(self) -> None:
         """Its text may be another kind: a long rest is cut short."""
@@ -46,6 +47,10 @@ class Resting:
         self._rest = min(self._config.longest_rest, max(self._config.first_rest, 2 * self._rest))
         self._left = self._rest
         self._recent[True].clear()
+
+    def facts(self) -> dict[str, Any]:
+        """Whether the round in flight rests, rounds left of the rest, and its whole length: 0 if nothing ordered it."""
+        return {"now": self.rests, "left": self._left, "length": self._rest}
 
     def _rate(self, drafted: bool) -> float:
         recent = self._recent[drafted]
