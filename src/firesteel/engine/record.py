@@ -24,8 +24,7 @@ def to_json(report: RoundReport, policy: Policy) -> str:
         "other_ms": round(report.other_ms, 4),
         "first": report.first,
         "requests": [
-            _request(*one)
-            for one in zip(report.views, report.candidates, report.trees, report.outcomes, strict=True)
+            _request(*one) for one in zip(report.views, report.candidates, report.trees, report.outcomes, strict=True)
         ],
     }
     if facts := policy.facts(report):

@@ -24,7 +24,7 @@ def figure_10(trace: Trace) -> Part:
         if one.facts is not None and one.facts.reason != "chosen":
             continue
         name = "own prices" if one.facts is None else "fitted model" if one.facts.trusts_fit else "head-based estimate"
-        points.setdefault(name, []).extend((share.expected, share.accepted) for share in one.requests if share.width > 1)
+        points.setdefault(name, []).extend((tree.expected, tree.accepted) for tree in one.requests if tree.width > 1)
     points = {name: some for name, some in points.items() if some}
     if not points:
         return Part(title, ["No tree of this trace had a row beside its anchor that was chosen by its price."])
@@ -108,7 +108,8 @@ def figure_4(trace: Trace) -> Part:
     advantage = [-100.0 * (one.change or 0.0) for one in losses]
     names = [one.name for one in losses] if unit == "rounds" else [str(i + 1) for i in range(len(losses))]
     plot = Plot(title, unit, "% lower log loss", [Series("bars", list(range(len(losses))), advantage)], names=names)
-    table = Table([unit, "labelled rows", "head-based", "fitted", "change"], [[one.name, *_cells(one)] for one in losses])
+    rows = [[one.name, *_cells(one)] for one in losses]
+    table = Table([unit, "labelled rows", "head-based", "fitted", "change"], rows)
     return Part(title, words, plot=plot if losses else None, table=table)
 
 
@@ -124,7 +125,7 @@ def _by_request(trace: Trace) -> list[_Loss]:
 def _by_span(rounds: Sequence[tuple[object, Facts]]) -> list[_Loss]:
     spans = [span.tolist() for span in np.array_split(np.arange(len(rounds)), min(SPANS, len(rounds)))]
     return [
-        _sum(f"{span[0] + 1}–{span[-1] + 1}", [_one("", rounds[i][1], rounds[i][1].loss) for i in span])
+        _sum(f"{span[0] + 1}-{span[-1] + 1}", [_one("", rounds[i][1], rounds[i][1].loss) for i in span])
         for span in spans
     ]
 

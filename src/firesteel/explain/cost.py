@@ -41,8 +41,8 @@ def figure_3(trace: Trace) -> Part:
         law = sorted((width, ms) for (other, width), ms in prices.items() if other == band)
         series.append(Series("line", [width for width, _ in law], [ms for _, ms in law], "", colour))
     words = [
-        "What one pass of the target takes, by the rows that it verifies. Dots are medians of measured rounds in a band "
-        "of contexts; lines are what adaspark last took such a pass to cost there: its fitted law, at its level of then.",
+        "What one pass of the target takes, by the rows that it verifies. Dots are medians of the rounds in a band of "
+        "contexts; lines are what adaspark last took such a pass to cost there: its fitted law at its level of then.",
         "The paper pins every width at three contexts. Here the rounds ran at the widths that the policy wanted, so "
         f"some dots rest on few rounds; the plot has the bands with the most rounds, the table all {len(bands)}. Lines "
         "lie below the dots by design: the law is a low quantile (15%), and a width costs no more than a wider one.",
@@ -66,11 +66,12 @@ def table_1(trace: Trace) -> Part:
         at = [number(median(_verify(mine[band]))) if band in mine else NONE for band in bands]
         rows.append([str(width), *at, *_affine(list(mine.values()))])
     words = [
-        "The law T(c) = α + β c of Eq. 3, by least squares over the medians of all bands of contexts in which a width "
-        f"ran {ENOUGH} times or more. α is the part without context, β what 1,000 tokens of context add. One band gives "
-        "no slope, and two are met exactly. The policy's own law (Eq. 4) is of another form: see Figure 3's prices."
+        "The law T(c) = alpha + beta c of Eq. 3, by least squares over the medians of all bands of contexts in which a "
+        f"width ran {ENOUGH} times or more. Alpha is the part without context, beta what 1,000 tokens of context add. "
+        "One band gives no slope, and two are met exactly. The policy's own law (Eq. 4) is of another form: Figure 3 "
+        "has its prices."
     ]
-    head = ["rows", *(f"T({band_name(band)})" for band in bands), "α ms", "β ms per 1k", "max residual"]
+    head = ["rows", *(f"T({band_name(band)})" for band in bands), "alpha ms", "beta ms per 1k", "max residual"]
     return Part("Table 1: the cost model", words, table=Table(head, rows))
 
 

@@ -43,8 +43,8 @@ def page(trace: Trace) -> Page:
     policies = ", ".join(sorted({one.policy for one in trace.rounds}))
     return Page(
         f"Decoding, explained: {trace.file.name}",
-        f"A trace of the policy {policies}. Figures and tables have the numbers of the AdaSpark paper that they follow, "
-        "and are of this trace alone.",
+        f"A trace of the policy {policies}. Figures and tables are numbered as those of the AdaSpark paper that they "
+        "follow, and are of this trace alone.",
         [part(trace) for part in PARTS],
     )
 

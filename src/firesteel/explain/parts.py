@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from firesteel.explain.svg import Plot
 from firesteel.explain.trace import Facts, Round, Trace
 
-NONE = "–"  # where a number cannot be had
+NONE = "-"  # where a number cannot be had
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def chosen(trace: Trace) -> list[tuple[Round, Facts]]:
 
 def band_name(band: int) -> str:
     """The contexts of one bit length."""
-    return f"{1 << (band - 1)}–{(1 << band) - 1}" if band else "0"
+    return f"{1 << (band - 1)}-{(1 << band) - 1}" if band else "0"
 
 
 def number(value: float | None, digits: int = 2) -> str:

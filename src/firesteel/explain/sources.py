@@ -28,7 +28,9 @@ def table_7(trace: Trace) -> Part:
     if trace.facts:
         words.append(_widened(trace))
     else:
-        words.append("Which rows both proposed, and which rounds the text's candidates widened, need a trace of adaspark.")
+        words.append(
+            "Which rows both proposed, and which rounds the text's candidates widened, need a trace of adaspark."
+        )
     head = ["proposed by", "verified", "of all verified", "accepted", "of all accepted", "acceptance"]
     return Part("Table 7: rows and accepted tokens by source", words, table=Table(head, rows))
 

@@ -19,9 +19,11 @@ REASONS = {
 
 
 def summary(trace: Trace) -> Part:
-    """Tokens per round, time per token, where the time goes, which widths and why, whether it paid, whether it rested."""
+    """Tokens per round, time per token and where it goes, which widths and why, whether it paid and rested."""
     points = [*_tokens(trace), *_paid(trace), *_widths(trace), *_rests(trace), *_guard(trace)]
-    words = ["One line of the trace lacks its end and was left out: its writer was stopped."] if trace.unfinished else []
+    words = (
+        ["One line of the trace lacks its end and was left out: its writer was stopped."] if trace.unfinished else []
+    )
     return Part("Summary", words, points, table=_time(trace.timed))
 
 

@@ -1,4 +1,4 @@
-"""Plots as inline SVG: a few kinds of marks on linear axes. Colours are the page's, so that light and dark both work."""
+"""Plots as inline SVG: a few kinds of marks on linear axes. Colours are the page's: light and dark both work."""
 
 from __future__ import annotations
 

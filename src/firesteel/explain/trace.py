@@ -182,36 +182,42 @@ class _Fields:
         return _Fields(self.any(name), f"{self._path}{name}.")
 
     def text(self, name: str) -> str:
-        return self._kind(name, self.any(name), isinstance(self.any(name), str))
+        value: str = self.any(name)
+        self._must(isinstance(value, str), name, value)
+        return value
 
     def flag(self, name: str) -> bool:
-        return self._kind(name, self.any(name), isinstance(self.any(name), bool))
+        value: bool = self.any(name)
+        self._must(isinstance(value, bool), name, value)
+        return value
 
     def count(self, name: str, value: Any = None) -> int:
-        value = self.any(name) if value is None else value
-        return self._kind(name, value, type(value) is int and value >= 0)
+        count: int = self.any(name) if value is None else value
+        self._must(type(count) is int and count >= 0, name, count)
+        return count
 
     def number(self, name: str, value: Any = None) -> float:
-        value = self.any(name) if value is None else value
-        return self._kind(name, value, type(value) in (int, float) and math.isfinite(value))
+        number: float = self.any(name) if value is None else value
+        self._must(type(number) in (int, float) and math.isfinite(number), name, number)
+        return number
 
-    def list(self, name: str, length: int | None = None) -> list[Any]:
-        value = self.any(name)
-        right = isinstance(value, list) and length in (None, len(value))
-        return self._kind(name, value, right)
+    def several(self, name: str, length: int | None = None) -> list[Any]:
+        values: list[Any] = self.any(name)
+        self._must(isinstance(values, list) and length in (None, len(values)), name, values)
+        return values
 
     def pair(self, name: str) -> Pair:
-        verified, accepted = (self.count(name, value) for value in self.list(name, 2))
-        return self._kind(name, (verified, accepted), accepted <= verified)
+        verified, accepted = (self.count(name, value) for value in self.several(name, 2))
+        self._must(accepted <= verified, name, [verified, accepted])
+        return verified, accepted
 
-    def _kind(self, name: str, value: Any, right: bool) -> Any:
+    def _must(self, right: bool, name: str, value: Any) -> None:
         if not right:
-            raise ValueError(f"{self._path}{name} is {str(value)[:60]!r}")
-        return value
+            raise ValueError(f"{self._path}{name} is {json.dumps(value)[:60]}, so this is no round of a trace")
 
 
 def _round(line: _Fields) -> Round:
-    requests = [_share(_Fields(one, f"requests[{i}].")) for i, one in enumerate(line.list("requests"))]
+    requests = [_share(_Fields(one, f"requests[{i}].")) for i, one in enumerate(line.several("requests"))]
     policy, rows = line.text("policy"), line.count("rows")
     if rows != sum(one.width for one in requests) or not requests:
         raise ValueError(f"rows is {rows}, and its requests have {sum(one.width for one in requests)}")
@@ -234,12 +240,12 @@ def _share(one: _Fields) -> Share:
 
 def _facts(facts: _Fields, requests: int) -> Facts:
     rests, offered = facts.inside("rests"), facts.inside("offered")
-    rows = [offered.count("rows", value) for value in offered.list("rows")]
+    rows = [offered.count("rows", value) for value in offered.several("rows")]
     columns = [
-        [offered.number(name, value) for value in offered.list(name, len(rows))]
+        [offered.number(name, value) for value in offered.several(name, len(rows))]
         for name in ("verify_ms", "S", "tokens", "V")
     ]
-    each = [_Fields(one, f"facts.requests[{i}].") for i, one in enumerate(facts.list("requests", requests))]
+    each = [_Fields(one, f"facts.requests[{i}].") for i, one in enumerate(facts.several("requests", requests))]
     return Facts(
         reason=facts.text("reason"),
         drafted=facts.count("drafted"),
@@ -258,5 +264,5 @@ def _facts(facts: _Fields, requests: int) -> Facts:
 
 
 def _loss(one: _Fields) -> tuple[int, float, float]:
-    count, fitted, head = one.list("loss", 3)
+    count, fitted, head = one.several("loss", 3)
     return one.count("loss", count), one.number("loss", fitted), one.number("loss", head)

@@ -25,8 +25,8 @@ def figure_8(trace: Trace) -> Part:
         ms = number(sum(timed) / len(timed)) if timed else number(None)
         rows.append([str(width), str(len(rounds)), share(len(rounds), total), number(tokens / requests), ms])
     words = [
-        "How often each number of rows was verified, rounds that only measured a width left out. One row per request is "
-        "plain decoding. Tokens are those that a request gained in a round; a request's first rounds have no time."
+        "How often each number of rows was verified, rounds that measured a width left out. One row per request is "
+        "plain decoding. Tokens are those that a request gained in a round; first rounds of a request have no time."
     ]
     if trace.facts:
         learned = ", ".join(map(str, learned_widths(trace))) or "none yet"
@@ -42,25 +42,26 @@ def decision(trace: Trace) -> Part:
     """The last round that had a choice, width by width."""
     title = "One decision: the last round that had a choice"
     found = [(one, facts) for one, facts in chosen(trace) if len(facts.offered.rows) > 1]
+    if not trace.facts:
+        return needs_adaspark(title, "what each width would have cost and earned")
     if not found:
-        return needs_adaspark(title, "what each width would have cost and earned") if not trace.facts else Part(
-            title, ["No round of this trace had two widths to choose from."]
-        )  # fmt: skip
+        return Part(title, ["No round of this trace had two widths to choose from."])
     one, facts = found[-1]
     offered = facts.offered
-    rows = [
-        [str(width), number(expected), number(tokens), number(facts.fixed_ms + ms), number(tokens / (facts.fixed_ms + ms), 4), number(value, 4)]  # noqa: E501
-        for width, ms, expected, tokens, value in zip(
-            offered.rows, offered.verify_ms, offered.S, offered.tokens, offered.V, strict=True
-        )
-    ]  # fmt: skip
-    value = "tokens per ms, since this band of contexts has no rate yet"
+    rows = []
+    for width, verify_ms, expected, tokens, value in zip(
+        offered.rows, offered.verify_ms, offered.S, offered.tokens, offered.V, strict=True
+    ):
+        ms = facts.fixed_ms + verify_ms
+        numbers = [number(expected), number(tokens), number(ms), number(tokens / ms, 4), number(value, 4)]
+        rows.append([str(width), *numbers])
+    worth = "tokens per ms, since this band of contexts has no rate yet"
     if facts.rate is not None:
-        value = f"tokens less what the time is worth, at {facts.rate:.4f} tokens per ms, the rate of its band (Eq. 7)"
+        worth = f"tokens less what the time is worth, at {facts.rate:.4f} tokens per ms, the rate of its band (Eq. 7)"
     held = "" if facts.held is None else f" {facts.held} rows were held before it, and stay unless clearly beaten."
     words = [
         "S is how many rows the target should accept; tokens are what the round should commit, with the gains that "
-        f"marginal rows have proved; V is {value}. The widest V wins.{held} The round verified {one.rows} rows and "
+        f"marginal rows have proved; V is {worth}. The highest V wins.{held} The round verified {one.rows} rows and "
         f"committed {one.tokens} tokens in {one.ms:.2f} ms."
     ]
     return Part(title, words, table=Table(["rows", "S", "tokens", "ms", "tokens per ms", "V"], rows))
