@@ -27,6 +27,8 @@ PURE = [
     "cost.ladder",
     "cost.law",
     "cost.online",
+    "engine.record",
+    "explain.page",
     "fit.adagrad",
     "fit.ftrl",
     "fit.quantile",

@@ -26,8 +26,9 @@ def test_the_python_snippet_runs() -> None:
 
 
 def shown_commands() -> list[str]:
-    """Every command line of the README and of the documents about data, training and the store, without its comment."""
-    texts = [README, *((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("data", "training"))]
+    """Every command line of the README and of the documents about data, training and traces, without its comment."""
+    names = ("data", "training", "explain")
+    texts = [README, *((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in names)]
     found = (re.findall(r"^    (?:.* -m )?(firesteel(?:\.cli)? [^#\n]+)", text, re.MULTILINE) for text in texts)
     return sorted({line.strip() for lines in found for line in lines})
 

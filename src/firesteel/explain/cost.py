@@ -84,8 +84,7 @@ def figure_9(trace: Trace) -> Part:
         Series("dots", *_points([(i, one) for i, one in shown if one.chosen]), "measured verify", 0),
         Series("hollow", *_points([(i, one) for i, one in shown if not one.chosen]), "to learn a width's cost", 1),
     ]
-    priced = [(i, one.facts.price_ms) for i, one in shown if one.facts and one.facts.price_ms is not None]
-    series.append(Series("line", [i for i, _ in priced], [ms for _, ms in priced], "estimate before it ran", 2))
+    series += _estimates(shown)
     words = [
         f"The first {len(shown)} rounds: what each verify took, and what the cost model expected of it. Hollow rounds "
         "had a width that was to be measured. First rounds of a request are left out: they run cold."
@@ -167,6 +166,22 @@ def _error(rounds: list[Round]) -> str:
         if one.facts and one.facts.price_ms is not None and one.chosen and one.verify_ms > 0.0
     ]
     return f"{median(errors):.1%}" if errors else NONE
+
+
+def _estimates(shown: list[tuple[int, Round]]) -> list[Series]:
+    """Lines through the estimates, broken where a width had none yet."""
+    lines: list[list[tuple[int, float]]] = [[]]
+    for i, one in shown:
+        if one.facts is not None and one.facts.price_ms is not None:
+            lines[-1].append((i, one.facts.price_ms))
+        elif lines[-1]:
+            lines.append([])
+    names = ["estimate before it ran", *[""] * (len(lines) - 1)]
+    return [
+        Series("line", [i for i, _ in line], [ms for _, ms in line], name, 2)
+        for name, line in zip(names, lines, strict=True)
+        if line
+    ]
 
 
 def _points(shown: list[tuple[int, Round]]) -> tuple[list[int], list[float]]:
