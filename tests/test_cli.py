@@ -67,6 +67,7 @@ def config_file(folder: Path, text: str) -> str:
         (["generate", "hi", "--target", "./nowhere"], "./nowhere"),
         (["generate", "hi", "--target", "nowhere.gguf"], "no such file: nowhere.gguf"),
         (["generate", "hi", "--policy", "trea"], "did you mean 'tree'"),
+        (["generate", "hi", "--trace", "no/such/trace.jsonl"], "cannot write the trace no/such/trace.jsonl"),
         (["generate", "hi", "--width", "65"], "65"),
         (["generate", "hi", "--dtype", "fp23"], "did you mean 'fp32'"),
         (["generate", "hi", "--drafter", "ngrams"], "did you mean 'ngram'"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -30,9 +29,11 @@ from firesteel.options import (
     Store,
     Target,
     Temperature,
+    TraceFile,
     Width,
     err,
     load_model,
+    opened,
     out,
     print_text,
 )
@@ -80,7 +81,7 @@ def generate(
     seed: Seed = None,
     chat: Annotated[bool | None, typer.Option("--chat/--raw", help="Through the chat template, or as it is.")] = None,
     compare: Annotated[bool, typer.Option(help="Decode plainly too, side by side.")] = False,
-    trace: Annotated[Path | None, typer.Option(help="Write one JSON line per round here; see `explain`.")] = None,
+    trace: TraceFile = None,
     store: Store = True,
     device: Device = None,
     as_json: AsJson = False,
@@ -106,6 +107,7 @@ def generate(
         ignore_eos=ignore_eos,
     )
     make(policy, width=width)
+    traced = opened(trace)
 
     from firesteel.demo import compare as compare_both
     from firesteel.demo import speed
@@ -118,7 +120,7 @@ def generate(
     chat = model.has_chat_template if chat is None else chat
     ids = model.encode_chat([{"role": "user", "content": text}]) if chat else model.encode(text)
 
-    with model, trace.open("w", encoding="utf-8") if trace else nullcontext() as lines:
+    with model, traced as lines:
         engine = model.engine(policy, width=width)
         if lines:
             engine.record = Trace(lines, engine.policy)
@@ -169,16 +171,20 @@ def chat(
     max_tokens: MaxTokens = 512,
     temperature: Temperature = 0.0,
     seed: Seed = None,
+    trace: TraceFile = None,
     store: Store = True,
     device: Device = None,
 ) -> None:
     """Talk to the target; an empty line or Ctrl-D ends."""
     from firesteel.display import summary_line
+    from firesteel.engine.record import Trace
     from firesteel.sampling import SamplingParams
 
     params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
-    with load_model(target, dtype, device, compiled, drafter, store) as model:
+    with opened(trace) as lines, load_model(target, dtype, device, compiled, drafter, store) as model:
         engine = model.engine(policy, width=width)
+        if lines:
+            engine.record = Trace(lines, engine.policy)
         messages: list[dict[str, str]] = []
         while turn := _turn():
             messages.append({"role": "user", "content": turn})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -31,6 +32,9 @@ Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; by default CUDA where there is one.")]
 Store = Annotated[
     bool, typer.Option("--store/--no-store", help="Go on from what the policy learned before, and keep what it learns.")
+]
+TraceFile = Annotated[
+    Path | None, typer.Option("--trace", help="Write one JSON line per round to this file, for `firesteel explain`.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Compiled = Annotated[
@@ -60,6 +64,16 @@ def load_model(
         err.print(line, markup=False, soft_wrap=True)
 
     return Model.load(target, dtype=dtype, device=device, compiled=compiled, drafter=drafter, store=store, say=say)
+
+
+def opened(trace: Path | None) -> AbstractContextManager[TextIO | None]:
+    """The file of a trace, emptied; nothing for None."""
+    if trace is None:
+        return nullcontext()
+    try:
+        return trace.open("w", encoding="utf-8")
+    except OSError as error:
+        raise InvalidParameter(f"cannot write the trace {trace}: {error.strerror}") from error
 
 
 def print_text(text: str) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from firesteel.engine.drafter import Adversary, Replay
 from firesteel.engine.request import Request
+from firesteel.engine.stopwatch import Stopwatch
+from firesteel.rounds import RoundReport
 from tests import toys
 
 PROMPTS = {"a": [5, 17, 3, 40], "b": [8] * 30, "c": [1], "d": [2, 9, 2, 9, 2, 9, 2], "e": list(range(20))}
@@ -135,6 +137,24 @@ def test_rows_offered_and_accepted_add_up(target: Any, plain: dict[str, Any]) ->
     )
     assert sum(offered) == one.speculation.offered
     assert one.speculation.rows == one.speculation.offered + one.speculation.rounds
+
+
+def test_recording_comes_before_learning_and_is_in_no_rounds_time(target: Any) -> None:
+    """Pins: a slow disk in the traced host time, and a policy asked what decided a round after it has learned."""
+    now, seconds, calls = [0.0], [], []
+
+    def record(report: RoundReport) -> None:
+        calls.append("record")
+        seconds.append(report.draft_ms + report.verify_ms + report.other_ms)
+        now[0] += 100.0
+
+    runner = toys.engine(target, "tree", 4, record=record)
+    runner.watch = Stopwatch(lambda: now[0])
+    runner.policy.learn = lambda report: calls.append("learn")  # type: ignore[method-assign]
+    for _ in runner.run([toys.request(PROMPTS["b"], max_tokens=8)]):
+        pass
+    assert len(seconds) > 2 and seconds == [0.0] * len(seconds)
+    assert calls == ["record", "learn"] * len(seconds)
 
 
 def test_a_padded_vocabulary_is_never_sampled() -> None:
