@@ -37,6 +37,8 @@ def table_7(trace: Trace) -> Part:
 
 def _widened(trace: Trace) -> str:
     asked = [facts.widened for _, facts in chosen(trace) if facts.widened is not None]
+    if not asked:
+        return "No round had candidates of the text alone and a choice of width."
     return (
         f"{len(asked)} rounds had candidates of the text alone and a choice of width; in {sum(asked)} of them "
         f"({share(sum(asked), len(asked))}) the same rule takes a narrower width with these priced at zero."

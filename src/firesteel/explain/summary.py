@@ -53,7 +53,7 @@ def _paid(trace: Trace) -> list[str]:
     if not timed:
         return ["Only first rounds of requests, which run cold: times say nothing."]
     per_token = sum(one.ms for one in timed) / sum(one.tokens for one in timed)
-    points = [f"A token took {per_token:.2f} ms on average."]
+    points = [f"A token took {per_token:.2f} ms on average, all of the rounds' time shared out."]
     plain = plain_ms(trace)
     compared = [one for one in timed if len(one.requests) in plain]
     if all(one.plain for one in timed):
