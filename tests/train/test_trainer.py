@@ -113,6 +113,18 @@ def test_another_configuration_does_not_go_on_silently(model, conversations, tmp
         new_trainer(model, conversations, tmp_path, 8, learning_rate=1e-2).resume()
 
 
+def test_a_schedule_may_be_cut_to_the_time_there_is(model, conversations, tmp_path) -> None:
+    trainer = new_trainer(model, conversations, tmp_path, 40)
+    trainer.train_step()
+    trainer.save()
+    shorter = new_trainer(model, conversations, tmp_path, 8)
+    assert shorter.resume()
+    while shorter.step < 8:
+        shorter.train_step()
+    rate = shorter._optimizer.param_groups[0]["lr"]
+    assert rate == shorter.config.rate(7) < 0.5 * trainer.config.rate(7)
+
+
 def test_every_conversation_is_seen_before_any_is_seen_again(model, conversations, tmp_path) -> None:
     many = [replace(conversations[0], ids=conversations[0].ids + 0, temperature=t / 10) for t in range(7)]
     trainer = new_trainer(model, conversations, tmp_path, 8)

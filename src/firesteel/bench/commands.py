@@ -83,6 +83,39 @@ def decode(
     print_text(json.dumps(result) + "\n" if as_json else decode_tables(result) + "\n")
 
 
+@app.command("adaspark")
+def adaspark(
+    dtypes: Annotated[str, typer.Option(help="Which of fp32, bf16 and int8.")] = "bf16,int8",
+    prompts: Annotated[Path | None, typer.Option(help="A folder of *.jsonl prompts; none takes the shipped.")] = None,
+    limit: Annotated[int, typer.Option(help="Conversations.")] = 20,
+    target: Target = DEFAULT_TARGET,
+    drafter: DrafterName = None,
+    max_tokens: MaxTokens = 128,
+    output: Annotated[Path | None, typer.Option(help="A folder for adaspark.json and .md.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """AdaSpark against itself: its width pinned, and its parts added one by one, from an empty store."""
+    from firesteel.bench.ablation import measure, tables
+    from firesteel.bench.prompts import held_out
+    from firesteel.bench.report import decode_tables, write
+    from firesteel.sampling import SamplingParams
+
+    conversations = held_out(prompts, limit)
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
+    parts, results = [], {}
+    with Progress(console=err) as progress:
+        for dtype in dtypes.split(","):
+            task = progress.add_task(dtype, total=len(conversations))
+            with load_model(target, dtype, None, True, drafter, False) as model:
+                result = measure(model, conversations, params, lambda _, task=task: progress.advance(task))
+            results[dtype] = result
+            parts += [f"## {dtype}\n", tables(result), "", decode_tables(result), ""]
+    whole = {"command": command_line(), "machine": next(iter(results.values()))["machine"], "dtypes": results}
+    if output is not None:
+        write(whole, output, "adaspark", "AdaSpark against itself", *parts)
+    print_text(json.dumps(whole) + "\n" if as_json else "\n".join(parts) + "\n")
+
+
 @app.command("width")
 def width(
     target: Target = DEFAULT_TARGET,

@@ -25,6 +25,7 @@ class Arm:
 
     Fields:
         speeds: decode tokens per second per reply, by (conversation, turn).
+        contexts: tokens of the prompt and half the reply, by the same keys.
         looped: replies of this arm that ended in a repetition loop.
         parts: (draft, verify, host) milliseconds of every round that is no request's first.
     """
@@ -34,6 +35,7 @@ class Arm:
     engine: Engine
     parts: list[tuple[float, float, float]]
     speeds: dict[tuple[str, int], float] = field(default_factory=dict)
+    contexts: dict[tuple[str, int], int] = field(default_factory=dict)
     looped: set[tuple[str, int]] = field(default_factory=set)
     tokens: int = 0
     rounds: int = 0
@@ -44,6 +46,7 @@ class Arm:
         if is_looped(request.output):
             self.looped.add(key)
         self.speeds[key] = len(request.output) / request.timing.decode_s
+        self.contexts[key] = len(request.prompt) + len(request.output) // 2
         self.tokens += len(request.output)
         self.rounds += request.speculation.rounds
         self.decode_s += request.timing.decode_s

@@ -169,8 +169,9 @@ class Trainer:
         if not path.exists():
             return False
         state = torch.load(path, map_location=self.accelerator.device, weights_only=True)
-        if (before := state["config"]) != asdict(self.config):
-            changed = [key for key, value in asdict(self.config).items() if before.get(key) != value]
+        before, now = state["config"], asdict(self.config)
+        # The steps may change: a schedule is cut, or stretched, to the time there is.
+        if changed := [key for key in now if key != "steps" and before.get(key) != now[key]]:
             raise InvalidParameter(f"{path} was made with another {', '.join(changed)}; use another folder")
         self.accelerator.unwrap_model(self.pupil).load_state_dict(state["pupil"])
         self._optimizer.load_state_dict(state["optimizer"])
