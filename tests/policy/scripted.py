@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from firesteel.rounds import BlockDraft, Draft, RoundReport, RoundView, VerifyOu
 from firesteel.tree import TokenTree
 
 Clock = Callable[[int, int], float]  # (rows, number of the round) -> milliseconds of the verify
+Attention = Callable[[int, float], float]  # (rows, mean context) -> milliseconds of the verify that grow with context
 Drafter = Callable[[list[int], int, int], Draft | None]  # (script, position of the anchor, length) -> a block
 
 
@@ -23,6 +25,8 @@ class Script:
     name: str
     text: list[int]
     prompt_len: int
+    temperature: float = 0.0
+    start: int = 0  # tokens of context before the script, which nothing is known of
     ngram: NgramIndex = field(init=False)
     at: int = field(init=False)  # position of the anchor
 
@@ -35,7 +39,9 @@ class Script:
         return len(self.text) - 1 - self.at
 
     def view(self) -> RoundView:
-        return RoundView(self.name, self.text[self.at], self.at, 0.0, self.left - 1, self.ngram)
+        return RoundView(
+            self.name, self.text[self.at], self.start + self.at, self.temperature, self.left - 1, self.ngram
+        )
 
     def verify(self, tree: TokenTree) -> VerifyOutcome:
         """Follow the script down the tree, and commit."""
@@ -69,12 +75,20 @@ def decode(
     drafter: Drafter | None = None,
     draft_ms: float = 0.0,
     other_ms: float = 0.0,
+    attention: Attention = lambda rows, context: 0.0,
+    slots: int = 64,
+    budget: int | None = None,
 ) -> Trace:
-    """Decode all scripts to their ends as one batch; requests that end leave it."""
+    """Decode all scripts to their ends, the first `slots` that have not ended as one batch.
+
+    With a budget, every plan is given it, whatever the policy would allow.
+    """
     trace, seen = Trace(), set[str]()
-    while running := [script for script in scripts if script.left > 0]:
+    while running := [script for script in scripts if script.left > 0][:slots]:
         views = [script.view() for script in running]
         plan = policy.plan(views)
+        if budget is not None:
+            plan = replace(plan, budget=budget)
         drafts: list[Draft | None] = [None] * len(running)
         if drafter is not None:
             drafts = [
@@ -86,8 +100,10 @@ def decode(
             assert tree.tokens[0] == view.anchor
             assert int(tree.depths.max()) <= max(view.room, 0)
         rows = sum(tree.width for tree in trees)
+        assert budget is None or rows <= max(budget, len(trees))
+        context = sum(view.context * tree.width for view, tree in zip(views, trees, strict=True)) / rows
         outcomes = [script.verify(tree) for script, tree in zip(running, trees, strict=True)]
-        verify_ms = clock(rows, len(trace.widths))
+        verify_ms = clock(rows, len(trace.widths)) + attention(rows, context)
         drafting = draft_ms if any(draft is not None for draft in drafts) else 0.0
         first = not {view.request_id for view in views} <= seen
         seen |= {view.request_id for view in views}
@@ -109,3 +125,57 @@ def block_of_errors(text: list[int], at: int, length: int) -> BlockDraft:
     """A drafter that is sure of itself and never right."""
     tokens = [[-4, -1, -2, -3] for _ in range(min(length, 7))]
     return BlockDraft(text[at], np.array(tokens), np.tile([0.7, 0.1, 0.1, 0.05], (len(tokens), 1)))
+
+
+@dataclass(frozen=True)
+class Guesser:
+    """A drafter whose picks are right with a known chance, and which says so or something else.
+
+    What it drafts at a position is always the same, so every policy meets the same luck. Chances differ from draft to
+    draft: in a good one all picks are likelier than in a bad one.
+
+    Fields:
+        right: mean chance of a pick, if those before it are right.
+        spread: how far a draft's chance may be from it.
+        sibling: chance that one of three siblings is right where the pick is not.
+        says: what it says of a pick by its chance and position; the chance itself by default.
+        positions: of a block.
+    """
+
+    right: float = 0.75
+    spread: float = 0.2
+    sibling: float = 0.4
+    says: Callable[[float, int], float] = lambda chance, position: chance
+    positions: int = 15
+
+    def __call__(self, text: list[int], at: int, length: int) -> BlockDraft:
+        count = min(length, self.positions, len(text) - 1 - at)
+        dice = random.Random(at)
+        chance = min(max(self.right + self.spread * (2 * dice.random() - 1), 0.02), 0.98)
+        tokens, probs, confidence = [], [], []
+        for i in range(count):
+            row, luck = [-1, -2, -3, -4], dice.random()
+            if luck < chance:
+                row[0] = text[at + 1 + i]
+            elif luck < chance + (1 - chance) * self.sibling:
+                row[dice.choice((1, 1, 2, 3))] = text[at + 1 + i]
+            said = min(max(self.says(chance, i), 0.01), 0.99)
+            rest = (1 - said) * self.sibling
+            tokens.append(row)
+            probs.append([said, rest / 2, rest / 4, rest / 4])
+            confidence.append(said)
+        if not count:
+            return BlockDraft(text[at], np.zeros((0, 4), np.int64), np.zeros((0, 4)), np.zeros(0))
+        return BlockDraft(text[at], np.array(tokens), np.array(probs), np.array(confidence))
+
+
+class Swings:
+    """A machine whose speed alternates between two clocks, by time and not by round."""
+
+    def __init__(self, one: Clock, other: Clock, period_ms: float) -> None:
+        self.clocks, self.period_ms, self.now_ms = (one, other), period_ms, 0.0
+
+    def __call__(self, rows: int, number: int) -> float:
+        ms = self.clocks[int(self.now_ms / self.period_ms) % 2](rows, number)
+        self.now_ms += ms
+        return ms

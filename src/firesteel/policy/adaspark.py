@@ -46,13 +46,15 @@ class _Width:
         rows: of the whole batch.
         tokens: that they are expected to commit.
         measured: whether the cost model asked for them.
-        narrowest: rows of the narrowest offered width; 0 where nothing was chosen.
+        narrowest: rows of the narrowest offered width; 0 where none was.
+        plain_ms: what the verify of that width costs: the least that a round without candidates may take.
     """
 
     rows: int
     tokens: float
     measured: bool = False
     narrowest: int = 0
+    plain_ms: float = np.inf
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class _Round:
     Fields:
         grown: candidates of each request; None where there were none.
         placed: rows of them that are verified, per request.
-        owners, rows: of the verified candidates, best first over the batch; without exploration's.
+        owners, rows: of the verified prefix, best first over the batch; without what exploration put or gave up.
         growth: cut to these.
         draft_rows: positions drafted.
         width: the rows verified.
@@ -84,17 +86,7 @@ class AdaSpark:
 
     def __init__(self, config: AdaSparkConfig | None = None) -> None:
         self.config = config or AdaSparkConfig()
-        self.cost = OnlineCost(self.config.cost)
-        self.acceptance = Multinomial(self.config.acceptance)
-        self.chooser = Chooser(self.config)
-        self.resting = Resting(self.config)
-        self.measuring = Measuring(self.config.measuring_share, self.config.row_slope)
-        self._round: _Round | None = None
-        self._look = MAX_DEPTH  # tokens of an n-gram chain that are worth the host's time
-        self._idle_ms: list[float] = []  # the fixed cost of the newest rounds without a draft
-        self._known: set[str] = set()  # requests of the last round
-        self._since_refit = 0
-        self._plain_rounds = 0  # since candidates were last verified
+        self._start()
 
     def plan(self, views: Sequence[RoundView]) -> Plan:
         """Draft whole blocks, or nothing while drafts have not been worth their time."""
@@ -128,16 +120,20 @@ class AdaSpark:
         growth = Growth(len(views), _mean([view.context for view in views]), survival, of_text)
         width = self._width(growth, draft_rows)  # lines 7 to 10
         extra = width.rows - len(views)
-        placed, trees = [], []
+        placed, trees, revealed = [], [], np.ones(extra, np.bool_)
         for i, (one, tree) in enumerate(zip(grown, everything, strict=True)):
             mine = owners == i
             order = np.concatenate([[0], rows[mine]])
-            chosen = self.acceptance.explore(one, order, 1 + int(mine[:extra].sum()))  # line 12
+            count = 1 + int(np.count_nonzero(mine[:extra]))
+            chosen = self.acceptance.explore(one, order, count)  # line 12
+            if chosen[-1] != (given_up := order[count - 1]):
+                revealed &= ~mine[:extra] | (rows[:extra] != given_up)
             placed.append(np.sort(chosen))  # line 11; parents come before children
             trees.append(tree.take(placed[-1]))
-        cut = Growth(growth.requests, growth.context, survival[:extra], of_text[:extra])
         self._look = min(MAX_DEPTH, 4 * max(1, extra))  # further only as it proves worth it
-        self._round = _Round(grown, placed, owners[:extra], rows[:extra], cut, draft_rows, width)
+        owners, rows = owners[:extra][revealed], rows[:extra][revealed]
+        cut = Growth(growth.requests, growth.context, survival[:extra][revealed], of_text[:extra][revealed])
+        self._round = _Round(grown, placed, owners, rows, cut, draft_rows, width)
         return everything, trees
 
     def _plain(self, grown: list[Candidates]) -> tuple[list[TokenTree], list[TokenTree]]:
@@ -172,7 +168,8 @@ class AdaSpark:
             return  # nobody chose its width
         committed = sum(len(outcome.path) for outcome in report.outcomes)
         self.chooser.rates.learn(round_.growth.band, committed, total_ms)  # line 16
-        self.resting.learn(drafted, round_.width.tokens, total_ms)
+        plain = len(report.views) / (median_low(self._idle_ms or [0.0]) + round_.width.plain_ms)
+        self.resting.learn(drafted, round_.width.tokens, total_ms, plain)
 
     def state(self) -> dict[str, Any]:
         """What outlives a request, as JSON values."""
@@ -180,13 +177,26 @@ class AdaSpark:
 
     def load(self, state: dict[str, Any]) -> None:
         """Take up what `state` returned. Raises DamagedState, and is empty then, if it is something else."""
-        loaded = AdaSpark(self.config)
-        self.cost, self.acceptance, self.chooser = loaded.cost, loaded.acceptance, loaded.chooser
+        self._start()
         loaded = AdaSpark(self.config)  # so that all stays empty unless all is sound
         loaded.cost.load(field(state, "cost"))
         loaded.acceptance.load(field(state, "acceptance"))
         loaded.chooser.load(field(state, "chooser"))
         self.cost, self.acceptance, self.chooser = loaded.cost, loaded.acceptance, loaded.chooser
+
+    def _start(self) -> None:
+        """As new, nothing learned."""
+        self.cost = OnlineCost(self.config.cost)
+        self.acceptance = Multinomial(self.config.acceptance)
+        self.chooser = Chooser(self.config)
+        self.resting = Resting(self.config)
+        self.measuring = Measuring(self.config.measuring_share, self.config.row_slope)
+        self._round: _Round | None = None
+        self._look = MAX_DEPTH  # tokens of an n-gram chain that are worth the host's time
+        self._idle_ms: list[float] = []  # the fixed cost of the newest rounds without a draft
+        self._known: set[str] = set()  # requests of the last round
+        self._since_refit = 0
+        self._plain_rounds = 0  # since candidates were last verified
 
     def _priced(self, grown: Candidates) -> TokenTree:
         if grown.tree.width == 1:
@@ -211,13 +221,15 @@ class AdaSpark:
             pinned = min(self.config.width * requests, available)
             return _Width(pinned, float(self.chooser.tokens(growth, np.array([pinned]))[0]))
         offer = self.cost.offer(requests, available)
-        if len(offer.widths) == 0:  # first of all, plain decoding: what everything is compared with
-            return _Width(requests, float(requests), measured=True)
         rows = offer.widths
+        if len(rows) == 0:  # the narrowest width first of all: plain decoding, where the ladder has it
+            first = offer.measure or requests
+            return _Width(first, float(self.chooser.tokens(growth, np.array([first]))[0]), measured=True)
         if rows[-1] > available:
             rows = np.append(rows[: np.searchsorted(rows, available)], available)
         fixed_ms = self.cost.draft_ms(draft_rows) if draft_rows else median_low(self._idle_ms or [0.0])
-        ms = fixed_ms + self.cost.verify_ms(rows, growth.context)
+        verify_ms = self.cost.verify_ms(rows, growth.context)
+        ms, narrowest, plain_ms = fixed_ms + verify_ms, int(rows[0]), float(verify_ms[0])
         tokens = self.chooser.tokens(growth, rows)
         if (measure := offer.measure) is not None:  # lines 7 and 8
             rate, (earns, most) = (
@@ -228,14 +240,14 @@ class AdaSpark:
             if bound > rate * (1.0 + self.config.ratio_margin):
                 loss_ms = self.measuring.loss_ms(measure, earns, rate, rows, ms)
                 if self.measuring.take(loss_ms):
-                    return _Width(measure, earns, measured=True)
+                    return _Width(measure, earns, True, narrowest, plain_ms)
         choice = self.chooser.choose(growth, rows, tokens, ms, drafted=draft_rows > 0)  # line 10
         width = int(rows[choice.best])
         gaps = self.cost.held(int(offer.widths[np.searchsorted(offer.widths, width)]), growth.context)
         if len(gaps.most_rows):  # line 15: split a class if a width inside could win
             could = self.chooser.could_win(growth, choice, gaps.most_rows, fixed_ms + gaps.least_ms)
             self.cost.split(gaps, could)
-        return _Width(width, float(tokens[choice.best]), narrowest=int(rows[0]))
+        return _Width(width, float(tokens[choice.best]), False, narrowest, plain_ms)
 
     def _label(self, round_: _Round, report: RoundReport) -> None:
         """Line 17, and the gains of line 16."""

@@ -117,8 +117,8 @@ class Chooser:
         value = tokens / ms if rate is None else tokens - rate * ms
         best = int(value.argmax())
         if not self.beats(float(value[best]), float(value[held]), float(tokens[held]), rate):
-            best = held
-        if len(rows) > 1:
+            best = held  # and the incumbent stays, even where this round has too few candidates for it
+        elif best != held:
             self.incumbent[drafted] = int(rows[best])
         return Choice(rows, tokens, ms, rate, best)
 
