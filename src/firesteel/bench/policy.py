@@ -89,9 +89,7 @@ class Rounds:
         rows = sum(tree.width for tree in trees)
         drafted = any(draft is not None for draft in self.drafts)
         verify_ms, first = 20.0 * (1.0 + 0.05 * rows), self.count == 0
-        report = RoundReport(
-            self.views, candidates, trees, outcomes, 2.0 * drafted, verify_ms, 0.5, rows, first
-        )
+        report = RoundReport(self.views, candidates, trees, outcomes, 2.0 * drafted, verify_ms, 0.5, rows, first)
         reported = time.perf_counter()
         self.policy.learn(report)
         learned = time.perf_counter()
@@ -144,9 +142,7 @@ class Rounds:
         return VerifyOutcome(np.array(path), -1, np.array(wanted))
 
 
-def measure(
-    name: str, rounds: int, on_case: Callable[[], None], cases: Sequence[Case] = CASES
-) -> list[dict[str, Any]]:
+def measure(name: str, rounds: int, on_case: Callable[[], None], cases: Sequence[Case] = CASES) -> list[dict[str, Any]]:
     """Records `{case, requests, candidates, widths, rows, plan_ms, grow_ms, learn_ms, total_ms}`, medians of rounds.
 
     Half as many rounds again run before those that count, so that prices are known and nothing is measured any more.

@@ -88,6 +88,20 @@ class AdaSpark:
         self.config = config or AdaSparkConfig()
         self._start()
 
+    def _start(self) -> None:
+        """As new, nothing learned."""
+        self.cost = OnlineCost(self.config.cost)
+        self.acceptance = Multinomial(self.config.acceptance)
+        self.chooser = Chooser(self.config)
+        self.resting = Resting(self.config)
+        self.measuring = Measuring(self.config.measuring_share, self.config.row_slope)
+        self._round: _Round | None = None
+        self._look = MAX_DEPTH  # tokens of an n-gram chain that are worth the host's time
+        self._idle_ms: list[float] = []  # the fixed cost of the newest rounds without a draft
+        self._known: set[str] = set()  # requests of the last round
+        self._since_refit = 0
+        self._plain_rounds = 0  # since candidates were last verified
+
     def plan(self, views: Sequence[RoundView]) -> Plan:
         """Draft whole blocks, or nothing while drafts have not been worth their time."""
         ids = {view.request_id for view in views}
@@ -184,20 +198,6 @@ class AdaSpark:
         loaded.chooser.load(field(state, "chooser"))
         self.cost, self.acceptance, self.chooser = loaded.cost, loaded.acceptance, loaded.chooser
 
-    def _start(self) -> None:
-        """As new, nothing learned."""
-        self.cost = OnlineCost(self.config.cost)
-        self.acceptance = Multinomial(self.config.acceptance)
-        self.chooser = Chooser(self.config)
-        self.resting = Resting(self.config)
-        self.measuring = Measuring(self.config.measuring_share, self.config.row_slope)
-        self._round: _Round | None = None
-        self._look = MAX_DEPTH  # tokens of an n-gram chain that are worth the host's time
-        self._idle_ms: list[float] = []  # the fixed cost of the newest rounds without a draft
-        self._known: set[str] = set()  # requests of the last round
-        self._since_refit = 0
-        self._plain_rounds = 0  # since candidates were last verified
-
     def _priced(self, grown: Candidates) -> TokenTree:
         if grown.tree.width == 1:
             return grown.tree
@@ -216,36 +216,33 @@ class AdaSpark:
 
     def _width(self, growth: Growth, draft_rows: int) -> _Width:
         """How many rows to verify."""
-        requests, available = growth.requests, growth.available
+        requests, available, expected = growth.requests, growth.available, self.chooser.expected(growth)
         if self.config.pinned:
             pinned = min(self.config.width * requests, available)
-            return _Width(pinned, float(self.chooser.tokens(growth, np.array([pinned]))[0]))
+            return _Width(pinned, float(expected[pinned - requests]))
         offer = self.cost.offer(requests, available)
         rows = offer.widths
         if len(rows) == 0:  # the narrowest width first of all: plain decoding, where the ladder has it
             first = offer.measure or requests
-            return _Width(first, float(self.chooser.tokens(growth, np.array([first]))[0]), measured=True)
+            return _Width(first, float(expected[first - requests]), measured=True)
         if rows[-1] > available:
-            rows = np.append(rows[: np.searchsorted(rows, available)], available)
+            rows = np.append(rows[: rows.searchsorted(available)], available)
         fixed_ms = self.cost.draft_ms(draft_rows) if draft_rows else median_low(self._idle_ms or [0.0])
         verify_ms = self.cost.verify_ms(rows, growth.context)
         ms, narrowest, plain_ms = fixed_ms + verify_ms, int(rows[0]), float(verify_ms[0])
-        tokens = self.chooser.tokens(growth, rows)
+        tokens = expected[rows - requests]
         if (measure := offer.measure) is not None:  # lines 7 and 8
-            rate, (earns, most) = (
-                float((tokens / ms).max()),
-                self.chooser.tokens(growth, np.array([measure, available])),
-            )
-            bound = most / ms[max(0, int(np.searchsorted(rows, measure)) - 1)]
+            rate, earns = float((tokens / ms).max()), float(expected[measure - requests])
+            bound = expected[-1] / ms[max(0, int(rows.searchsorted(measure)) - 1)]
             if bound > rate * (1.0 + self.config.ratio_margin):
                 loss_ms = self.measuring.loss_ms(measure, earns, rate, rows, ms)
                 if self.measuring.take(loss_ms):
                     return _Width(measure, earns, True, narrowest, plain_ms)
-        choice = self.chooser.choose(growth, rows, tokens, ms, drafted=draft_rows > 0)  # line 10
+        choice = self.chooser.choose(growth.band, rows, tokens, ms, drafted=draft_rows > 0)  # line 10
         width = int(rows[choice.best])
-        gaps = self.cost.held(int(offer.widths[np.searchsorted(offer.widths, width)]), growth.context)
+        gaps = self.cost.held(int(offer.widths[offer.widths.searchsorted(width)]), growth.context)
         if len(gaps.most_rows):  # line 15: split a class if a width inside could win
-            could = self.chooser.could_win(growth, choice, gaps.most_rows, fixed_ms + gaps.least_ms)
+            could = self.chooser.could_win(choice, expected[gaps.most_rows - requests], fixed_ms + gaps.least_ms)
             self.cost.split(gaps, could)
         return _Width(width, float(tokens[choice.best]), False, narrowest, plain_ms)
 
@@ -266,6 +263,8 @@ class AdaSpark:
 
 def _gathered(flags: Sequence[BoolArray], owners: IntArray, rows: IntArray) -> BoolArray:
     """`bool[n]` flags[owner][row] for every pair."""
+    if len(flags) == 1:
+        return flags[0][rows]
     starts = np.cumsum([0, *(len(one) for one in flags[:-1])])
     gathered: BoolArray = np.concatenate(flags)[starts[owners] + rows]
     return gathered

@@ -2,9 +2,9 @@
 
 A draft costs its time whatever is verified afterwards, so it has to be given up before it is made. Rounds of both kinds
 are judged by what they were expected to commit, by the calibrated price and not by the dice, over the time they took.
-The last rounds without may be long ago, of another batch or of a slower machine, so those with are compared with plain
-rounds at today's prices as well. After drafts that did not pay come rounds without, each time twice as many; then a trial. A policy starts without, so
-that there is something to compare with.
+The last rounds without may be long ago, of another batch or a slower machine, so those with are compared with plain
+rounds at today's prices as well. After drafts that did not pay come rounds without, each time twice as many; then a
+trial. A policy starts without, so that there is something to compare with.
 
 Not known here: how the rounds chose their widths.
 """
