@@ -62,6 +62,7 @@ class Trace:
     """What a run took."""
 
     ms: float = 0.0
+    work_ms: float = 0.0  # the same without the machine's slowness
     widths: list[int] = field(default_factory=list)  # rows of each round, over the batch
     round_ms: list[float] = field(default_factory=list)
     end_ms: dict[str, float] = field(default_factory=dict)  # when each request ended
@@ -76,12 +77,13 @@ def decode(
     draft_ms: float = 0.0,
     other_ms: float = 0.0,
     attention: Attention = lambda rows, context: 0.0,
+    slowness: Callable[[float], float] = lambda now_ms: 1.0,
     slots: int = 64,
     budget: int | None = None,
 ) -> Trace:
     """Decode all scripts to their ends, the first `slots` that have not ended as one batch.
 
-    With a budget, every plan is given it, whatever the policy would allow.
+    `slowness` is a factor on everything by the time since the beginning. With a budget, every plan is given it.
     """
     trace, seen = Trace(), set[str]()
     while running := [script for script in scripts if script.left > 0][:slots]:
@@ -103,14 +105,16 @@ def decode(
         assert budget is None or rows <= max(budget, len(trees))
         context = sum(view.context * tree.width for view, tree in zip(views, trees, strict=True)) / rows
         outcomes = [script.verify(tree) for script, tree in zip(running, trees, strict=True)]
-        verify_ms = clock(rows, len(trace.widths)) + attention(rows, context)
-        drafting = draft_ms if any(draft is not None for draft in drafts) else 0.0
+        slow = slowness(trace.ms)
+        verify_ms = slow * (clock(rows, len(trace.widths)) + attention(rows, context))
+        drafting = slow * draft_ms if any(draft is not None for draft in drafts) else 0.0
         first = not {view.request_id for view in views} <= seen
         seen |= {view.request_id for view in views}
-        policy.learn(RoundReport(views, candidates, trees, outcomes, drafting, verify_ms, other_ms, rows, first))
+        policy.learn(RoundReport(views, candidates, trees, outcomes, drafting, verify_ms, slow * other_ms, rows, first))
         trace.widths.append(rows)
-        trace.round_ms.append(drafting + verify_ms + other_ms)
+        trace.round_ms.append(drafting + verify_ms + slow * other_ms)
         trace.ms += trace.round_ms[-1]
+        trace.work_ms += trace.round_ms[-1] / slow
         trace.end_ms |= {script.name: trace.ms for script in running if script.left == 0}
     return trace
 

@@ -48,7 +48,8 @@ class OnlineCost:
         """See `CostModel.offer`."""
         measure = self.ladder.next(requests, available)
         widths = self._table().widths
-        return Offer(measure, widths[widths >= requests])
+        seen = None if measure is None else self.laws.get(measure)
+        return Offer(measure, widths[widths >= requests], None if seen is None else seen.lowest_ms)
 
     def verify_ms(self, rows: ArrayLike, context: ArrayLike) -> FloatArray:
         """See `CostModel.verify_ms`."""

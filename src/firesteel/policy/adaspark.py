@@ -235,8 +235,9 @@ class AdaSpark:
             rate, earns = float((tokens / ms).max()), float(expected[measure - requests])
             bound = expected[-1] / ms[max(0, int(rows.searchsorted(measure)) - 1)]
             if bound > rate * (1.0 + self.config.ratio_margin):
-                loss_ms = self.measuring.loss_ms(measure, earns, rate, rows, ms)
-                if self.measuring.take(loss_ms):
+                guess_ms = self.measuring.guess_ms(measure, rows, ms)
+                may_take_ms = guess_ms if offer.seen_ms is None else fixed_ms + offer.seen_ms
+                if self.measuring.take(max(0.0, may_take_ms - earns / rate)):
                     return _Width(measure, earns, True, narrowest, plain_ms)
         choice = self.chooser.choose(growth.band, rows, tokens, ms, drafted=draft_rows > 0)  # line 10
         width = int(rows[choice.best])
