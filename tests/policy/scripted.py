@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
 from firesteel.ngram import NgramIndex
 from firesteel.policy import Policy
 from firesteel.rounds import BlockDraft, Draft, RoundReport, RoundView, VerifyOutcome
-from firesteel.tree import TokenTree
+from firesteel.tree import Source, TokenTree
 
 Clock = Callable[[int, int], float]  # (rows, number of the round) -> milliseconds of the verify
 Attention = Callable[[int, float], float]  # (rows, mean context) -> milliseconds of the verify that grow with context
@@ -65,6 +66,8 @@ class Trace:
     work_ms: float = 0.0  # the same without the machine's slowness
     widths: list[int] = field(default_factory=list)  # rows of each round, over the batch
     round_ms: list[float] = field(default_factory=list)
+    drafted: list[bool] = field(default_factory=list)  # whether a round drafted,
+    trees: list[list[TokenTree]] = field(default_factory=list)  # and what it verified
     end_ms: dict[str, float] = field(default_factory=dict)  # when each request ended
 
 
@@ -112,6 +115,8 @@ def decode(
         seen |= {view.request_id for view in views}
         policy.learn(RoundReport(views, candidates, trees, outcomes, drafting, verify_ms, slow * other_ms, rows, first))
         trace.widths.append(rows)
+        trace.trees.append(trees)
+        trace.drafted.append(any(draft is not None for draft in drafts))
         trace.round_ms.append(drafting + verify_ms + slow * other_ms)
         trace.ms += trace.round_ms[-1]
         trace.work_ms += trace.round_ms[-1] / slow
@@ -131,18 +136,19 @@ def block_of_errors(text: list[int], at: int, length: int) -> BlockDraft:
     return BlockDraft(text[at], np.array(tokens), np.tile([0.7, 0.1, 0.1, 0.05], (len(tokens), 1)))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Guesser:
     """A drafter whose picks are right with a known chance, and which says so or something else.
 
-    What it drafts at a position is always the same, so every policy meets the same luck. Chances differ from draft to
-    draft: in a good one all picks are likelier than in a bad one.
+    Drafts differ: in a good one every pick is likelier than in a bad one. Their chances are spread evenly over whatever
+    rounds there are, so that policies that take other steps through a text meet the same luck.
 
     Fields:
         right: mean chance of a pick, if those before it are right.
         spread: how far a draft's chance may be from it.
-        sibling: chance that one of three siblings is right where the pick is not.
-        says: what it says of a pick by its chance and position; the chance itself by default.
+        sibling: chance that one of three siblings is right where the pick is not: the first of two, the others of one.
+        says: what it says of a pick, by its chance and position from 0; the truth by default.
+        truth: the chance of a pick, by its draft's chance and position from 0.
         positions: of a block.
     """
 
@@ -150,27 +156,44 @@ class Guesser:
     spread: float = 0.2
     sibling: float = 0.4
     says: Callable[[float, int], float] = lambda chance, position: chance
-    positions: int = 15
+    truth: Callable[[float, int], float] = lambda chance, position: chance
+    positions: int = 11
+    chances: list[float] = field(default_factory=list)  # of the drafts so far
+
+    SHARES: ClassVar = (0.5, 0.25, 0.25)  # of siblings
 
     def __call__(self, text: list[int], at: int, length: int) -> BlockDraft:
-        count = min(length, self.positions, len(text) - 1 - at)
-        dice = random.Random(at)
-        chance = min(max(self.right + self.spread * (2 * dice.random() - 1), 0.02), 0.98)
-        tokens, probs, confidence = [], [], []
+        number, count = len(self.chances), min(length, self.positions, len(text) - 1 - at)
+        dice, phase = random.Random(number), (number * 0.6180339887) % 1.0
+        self.chances.append(chance := self.right + self.spread * (2.0 * phase - 1.0))
+        tokens, probs, confidence = [], np.zeros((count, 4)), np.zeros(count)
         for i in range(count):
-            row, luck = [-1, -2, -3, -4], dice.random()
-            if luck < chance:
+            row, right, said = [-1, -2, -3, -4], self.truth(chance, i), self.says(chance, i)
+            if dice.random() < right:
                 row[0] = text[at + 1 + i]
-            elif luck < chance + (1 - chance) * self.sibling:
+            elif dice.random() < self.sibling:
                 row[dice.choice((1, 1, 2, 3))] = text[at + 1 + i]
-            said = min(max(self.says(chance, i), 0.01), 0.99)
-            rest = (1 - said) * self.sibling
             tokens.append(row)
-            probs.append([said, rest / 2, rest / 4, rest / 4])
-            confidence.append(said)
-        if not count:
-            return BlockDraft(text[at], np.zeros((0, 4), np.int64), np.zeros((0, 4)), np.zeros(0))
-        return BlockDraft(text[at], np.array(tokens), np.array(probs), np.array(confidence))
+            probs[i], confidence[i] = [said, *(self.sibling * (1.0 - said) * share for share in self.SHARES)], said
+        return BlockDraft(text[at], np.array(tokens, np.int64).reshape(count, 4), probs, confidence)
+
+    def earned(self, trace: Trace) -> float:
+        """Tokens that the rounds of a run of one request were worth, by what is true of its drafts and not by luck."""
+        total, chances = 0.0, iter(self.chances)
+        for drafted, (tree,) in zip(trace.drafted, trace.trees, strict=True):
+            total += 1.0 + (self._worth(tree, next(chances)) if drafted else 0.0)
+        return total
+
+    def _worth(self, tree: TokenTree, chance: float) -> float:
+        """Expected accepted rows of a tree without n-gram rows."""
+        worth, picks = 0.0, [self.truth(chance, i) for i in range(self.positions)]
+        above = np.cumprod([1.0, *picks])  # what is true of all picks before a depth
+        for source, rank, depth in zip(tree.sources.tolist(), tree.ranks.tolist(), tree.depths.tolist(), strict=True):
+            if source == Source.PICK:
+                worth += above[depth]
+            elif source == Source.SIBLING:
+                worth += above[depth - 1] * (1.0 - picks[depth - 1]) * self.sibling * self.SHARES[rank]
+        return worth
 
 
 class Swings:

@@ -233,8 +233,7 @@ class AdaSpark:
         tokens = expected[rows - requests]
         if (measure := offer.measure) is not None:  # lines 7 and 8
             rate, earns = float((tokens / ms).max()), float(expected[measure - requests])
-            bound = expected[-1] / ms[max(0, int(rows.searchsorted(measure)) - 1)]
-            if bound > rate * (1.0 + self.config.ratio_margin):
+            if expected[-1] / ms[0] > rate * (1.0 + self.config.ratio_margin):
                 guess_ms = self.measuring.guess_ms(measure, rows, ms)
                 may_take_ms = guess_ms if offer.seen_ms is None else fixed_ms + offer.seen_ms
                 if self.measuring.take(max(0.0, may_take_ms - earns / rate)):

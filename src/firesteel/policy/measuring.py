@@ -1,9 +1,10 @@
 """When an unpriced width is worth measuring (ours: AdaSpark measures its whole ladder at once, whatever it costs).
 
 On a target whose rows are dear, three rounds of 64 rows cost a short reply more than speculation will ever give back.
-So a measurement waits until it could win, by the bound of a split (§3.2: it costs no less than the next narrower price
-and earns no more than all candidates would), and until what it may lose fits a share of all time. What it may lose is
-guessed beforehand and not read off the clock: a burst of interference says nothing about a width.
+So a measurement waits until it could win, if it cost no more than the narrowest width and earned as much as all
+candidates would, and until what it may lose fits a share of all time. (The bound of a split, the price of the next
+narrower width, would hide a wide step that is cheaper.) What it may lose is guessed beforehand and not read off the
+clock: a burst of interference says nothing about a width.
 
 Not known here: which width is next.
 """
