@@ -29,7 +29,7 @@ from firesteel.policy.base import best_of_batch
 from firesteel.policy.chooser import Chooser, Growth
 from firesteel.policy.config import AdaSparkConfig
 from firesteel.policy.measuring import Measuring
-from firesteel.policy.resting import Resting
+from firesteel.policy.resting import Earned, Resting
 from firesteel.rounds import Draft, Plan, RoundReport, RoundView
 from firesteel.tree import BoolArray, FloatArray, IntArray, Source, TokenTree
 
@@ -182,8 +182,9 @@ class AdaSpark:
             return  # nobody chose its width
         committed = sum(len(outcome.path) for outcome in report.outcomes)
         self.chooser.rates.learn(round_.growth.band, committed, total_ms)  # line 16
-        plain = len(report.views) / (median_low(self._idle_ms or [0.0]) + round_.width.plain_ms)
-        self.resting.learn(drafted, round_.width.tokens, total_ms, plain)
+        plain = total_ms * len(report.views) / (self._idle() + round_.width.plain_ms)
+        accepted = committed - len(report.views)
+        self.resting.learn(drafted, Earned(round_.width.tokens, committed, accepted, total_ms, plain))
 
     def state(self) -> dict[str, Any]:
         """What outlives a request, as JSON values."""
@@ -197,6 +198,10 @@ class AdaSpark:
         loaded.acceptance.load(field(state, "acceptance"))
         loaded.chooser.load(field(state, "chooser"))
         self.cost, self.acceptance, self.chooser = loaded.cost, loaded.acceptance, loaded.chooser
+
+    def _idle(self) -> float:
+        """Fixed cost of a round without a draft; 0 before there was one."""
+        return median_low(self._idle_ms or [0.0])
 
     def _priced(self, grown: Candidates) -> TokenTree:
         if grown.tree.width == 1:
@@ -227,7 +232,7 @@ class AdaSpark:
             return _Width(first, float(expected[first - requests]), measured=True)
         if rows[-1] > available:
             rows = np.append(rows[: rows.searchsorted(available)], available)
-        fixed_ms = self.cost.draft_ms(draft_rows) if draft_rows else median_low(self._idle_ms or [0.0])
+        fixed_ms = self.cost.draft_ms(draft_rows) if draft_rows else self._idle()
         verify_ms = self.cost.verify_ms(rows, growth.context)
         ms, narrowest, plain_ms = fixed_ms + verify_ms, int(rows[0]), float(verify_ms[0])
         tokens = expected[rows - requests]
