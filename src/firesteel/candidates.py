@@ -125,16 +125,17 @@ def candidates(view: RoundView, draft: Draft | None, chain_len: int = MAX_DEPTH)
     """
     ngram, room = view.ngram, max(view.room, 0)
     rows = _Rows(view, draft, room)
-    if draft is None and not ngram.chain(max_len=min(1, room)):  # most rounds of text that does not repeat
-        return rows.done([0])
     hung: list[int] = []
+    if draft is None:
+        hung = rows.hang(0, ngram.chain(max_len=min(chain_len, room)))
+        if hung:
+            rows.hang_alternative(ngram, hung[0], min(chain_len, room))
+        return rows.done([0, *hung])
     for depth, parent in enumerate(rows.spine):
         chain = ngram.chain(rows.picks[:depth], min(1, room - depth))
         if chain and [chain[0].token] != rows.picks[depth : depth + 1]:  # else the pick's own chain goes on
             chain = ngram.chain(rows.picks[:depth], min(chain_len, room - depth))
         hung = rows.hang(parent, chain)
-    if draft is None and hung:
-        rows.hang_alternative(ngram, hung[0], min(chain_len, room))
     return rows.done(rows.spine + hung)
 
 
@@ -217,12 +218,14 @@ class _Rows:
 
     def done(self, line: list[int]) -> Candidates:
         """The tree, and what stands beside it."""
-        parents = np.array(self.parents)
+        parents, q = np.array(self.parents), np.array(self.q)
+        if self.probs.size:  # of the text alone, a chain and an alternative to it, no family has more than 1
+            q = share_out(parents, q)
         tree = TokenTree(
             tokens=np.array(self.tokens),
             parents=parents,
             sources=np.array(self.sources),
             ranks=np.array(self.ranks),
-            q=share_out(parents, np.array(self.q)),
+            q=q,
         )
         return Candidates(self.view, tree, self.probs, self.head, self.p_src, self.evidence, np.array(line))

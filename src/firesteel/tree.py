@@ -66,12 +66,11 @@ class TokenTree:
     proposal: Proposal = Proposal.FIXED
 
     def __post_init__(self) -> None:
-        n = len(self.tokens)
-        lengths = {len(self.parents), len(self.sources), len(self.ranks), len(self.q)}
-        assert n >= 1 and lengths == {n}, f"a tree needs equal arrays and at least the anchor, got {n} and {lengths}"
+        lengths = (n := len(self.tokens), len(self.parents), len(self.sources), len(self.ranks), len(self.q))
+        assert n >= 1 and lengths.count(n) == 5, f"a tree needs equal arrays and at least the anchor, got {lengths}"
         assert self.parents[0] == -1, "row 0 is the anchor and has no parent"
         assert n == 1 or self.parents[1:].min() >= 0, "only the anchor has no parent"
-        assert bool(np.all(self.parents < np.arange(n))), "every parent comes before its children"
+        assert (self.parents < np.arange(n)).all(), "every parent comes before its children"
 
     @classmethod
     def root(cls, anchor: int) -> TokenTree:

@@ -12,7 +12,7 @@ import pytest
 from firesteel.errors import DamagedState
 from firesteel.policy import make
 from firesteel.policy.breakeven import BreakEven, BreakEvenConfig
-from tests.policy.scripted import Clock, Drafter, Script, block_of_errors, block_of_script, decode
+from tests.policy.scripted import Clock, Drafter, Script, Swings, block_of_errors, block_of_script, decode
 
 T1 = 20.0
 LINE = list(range(101, 111))
@@ -51,18 +51,6 @@ def noisy(name: str = "noisy") -> Script:
     """Four tokens at random: something is proposed in every round, and is seldom right."""
     dice = random.Random(name)
     return Script(name, [dice.randrange(4) for _ in range(600)], 150)
-
-
-class Swings:
-    """A machine whose speed alternates between two clocks, by time and not by round."""
-
-    def __init__(self, one: Clock, other: Clock, period_ms: float) -> None:
-        self.clocks, self.period_ms, self.now_ms = (one, other), period_ms, 0.0
-
-    def __call__(self, rows: int, number: int) -> float:
-        ms = self.clocks[int(self.now_ms / self.period_ms) % 2](rows, number)
-        self.now_ms += ms
-        return ms
 
 
 def speedup(script: Callable[[], Script], clock: Callable[[], Clock]) -> float:

@@ -18,6 +18,7 @@ draw is kept is not whether it is the target's choice.
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -53,6 +54,7 @@ class Multinomial:
         self.guard = Guard(self.config.half_life)
         self.explorer = Explorer(self.config.period)
         self._requests: dict[str, _Request] = {}  # the latest heard of last
+        self._described = WeakKeyDictionary[Candidates, Terms]()  # what was priced is learned from soon after
 
     def price(self, candidates: Candidates) -> FloatArray:
         """See `AcceptanceModel`."""
@@ -60,7 +62,7 @@ class Multinomial:
 
     def fitted(self, candidates: Candidates) -> FloatArray:
         """`float64[N]` Eq. 6. A family sums to less than 1: the rest is "none"."""
-        return self._fitted(candidates, terms_of(candidates, self.config))
+        return self._fitted(candidates, self._terms_of(candidates))
 
     def by_head(self, candidates: Candidates) -> FloatArray:
         """`float64[N]` the head-based estimate as a price: families that sum to more than 1 are scaled down to it."""
@@ -76,7 +78,7 @@ class Multinomial:
         labels = labels_of(candidates, kept, wanted)
         if labels.count == 0:
             return
-        terms, rows = terms_of(candidates, self.config), labels.rows
+        terms, rows = self._terms_of(candidates), labels.rows
         fitted, alone = self._fitted(candidates, terms)[rows], self._by_head(candidates)
         by_head = share_out(candidates.tree.parents, alone)[rows]
         self.guard.score(fitted, by_head, labels.right, labels.count)
@@ -128,6 +130,11 @@ class Multinomial:
         except DamagedState:
             self.reset()
             raise
+
+    def _terms_of(self, candidates: Candidates) -> Terms:
+        if (terms := self._described.get(candidates)) is None:
+            terms = self._described[candidates] = terms_of(candidates, self.config)
+        return terms
 
     def _fitted(self, candidates: Candidates, terms: Terms) -> FloatArray:
         request = self._requests.get(candidates.view.request_id)

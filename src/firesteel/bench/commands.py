@@ -1,4 +1,4 @@
-"""`firesteel bench ...`: measure forwards by width, and policies against each other."""
+"""`firesteel bench ...`: measure forwards by width, policies against each other, and the time they take to decide."""
 
 from __future__ import annotations
 
@@ -171,6 +171,27 @@ def quality(
     if output is not None:
         write(result, output, "quality", "Probabilities by dtype", quality_table(records))
     print_text(json.dumps(result) + "\n" if as_json else quality_table(records) + "\n")
+
+
+@app.command("policy")
+def policy(
+    name: Annotated[str, typer.Option("--policy", help="Which policy.")] = "adaspark",
+    rounds: Annotated[int, typer.Option(help="Rounds per case; the median counts.")] = 400,
+    output: Annotated[Path | None, typer.Option(help="A folder for policy.json and policy.md.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Host milliseconds of a round's decisions: pricing, choosing and learning, without a model."""
+    from firesteel.bench.machine import machine
+    from firesteel.bench.policy import CASES, measure
+    from firesteel.bench.report import policy_table, write
+
+    with Progress(console=err) as progress:
+        task = progress.add_task("cases", total=len(CASES))
+        records = measure(name, rounds, lambda: progress.advance(task))
+    result = {"machine": machine(), "command": command_line(), "records": records}
+    if output is not None:
+        write(result, output, "policy", f"Host time of deciding, {name}", policy_table(records))
+    print_text(json.dumps(result) + "\n" if as_json else policy_table(records) + "\n")
 
 
 def command_line() -> str:

@@ -86,6 +86,19 @@ def eval_tables(result: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def policy_table(records: Sequence[Record]) -> str:
+    """Markdown: milliseconds of a round's deciding and learning, by what there is to decide about."""
+    lines = [
+        "| round | requests | candidates | widths | plan, ms | grow, ms | learn, ms | together, ms |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for one in records:
+        times = [f"{one[name]:.3f}" for name in ("plan_ms", "grow_ms", "learn_ms", "total_ms")]
+        counts = [str(one[name]) for name in ("requests", "candidates", "widths")]
+        lines.append(f"| {' | '.join([one['case'], *counts, *times])} |")
+    return "\n".join(lines)
+
+
 def quality_table(records: Sequence[Record]) -> str:
     """Markdown: mean KL to fp32 and how often the likeliest token is the same."""
     lines = ["| engine | dtype | tokens | mean KL to fp32, nats | same likeliest token |", "|---|---|---:|---:|---:|"]

@@ -34,10 +34,12 @@ class Offer:
     Fields:
         measure: rows that this round is asked to verify, because their price is not known yet; or None.
         widths: `int64[n]` rows with a price, rising. Empty before anything is: then verify the anchors alone.
+        seen_ms: the least that a verify of `measure` rows has taken, if there was one.
     """
 
     measure: int | None
     widths: IntArray
+    seen_ms: float | None = None
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class WidthLaw:
         self.slowness: float | None = None  # what the clock read when it was last measured
         self.bank: dict[int, deque[Sample]] = {}  # by bit length of the context
         self.stale = False  # whether the bank has samples since the last refit
-        self._last: deque[Sample] = deque(maxlen=config.level_window)
+        self._last: deque[tuple[FloatArray, float]] = deque(maxlen=config.level_window)  # basis, milliseconds
 
     @property
     def fitted(self) -> bool:
@@ -55,7 +55,7 @@ class WidthLaw:
     def learn(self, context: float, ms: float, slowness: float | None) -> None:
         """A verify at this context took `ms`, above 0, when the clock read `slowness`."""
         self.bank.setdefault(band(context), deque(maxlen=self._config.bank)).append((context, ms))
-        self._last.append((context, ms))
+        self._last.append((basis(context, self._config.context_unit), ms))
         self.samples += 1
         self.lowest_ms = min(self.lowest_ms, ms)
         self.slowness, self.stale = slowness, True
@@ -71,9 +71,12 @@ class WidthLaw:
 
     def law_ms(self, context: FloatArray | float) -> FloatArray:
         """The law at contexts [n], in milliseconds, within its clamp."""
+        return self._at(basis(context, self._config.context_unit))
+
+    def _at(self, phi: FloatArray) -> FloatArray:
         least, most = self.clamp_ms
-        weights = self.law.weights
-        return np.clip(basis(context, self._config.context_unit) @ weights * self.scale, least, most)
+        ms: FloatArray = np.minimum(np.maximum(phi @ self.law.weights * self.scale, least), most)
+        return ms
 
     @property
     def price_weights(self) -> FloatArray:
@@ -90,9 +93,9 @@ class WidthLaw:
         """The level by the last verifies and the law as they are now."""
         if not self._last or not self.fitted:
             return
-        contexts, ms = np.array(self._last).T
+        phi, ms = zip(*self._last, strict=True)
         least, most = self._config.level_clamp
-        self.level = float(np.clip((ms / self.law_ms(contexts)).min(), least, most))
+        self.level = min(max(float((np.array(ms) / self._at(np.array(phi))).min()), least), most)
 
     def state(self) -> dict[str, Any]:
         """Everything but the level, as JSON values."""

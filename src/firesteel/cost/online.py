@@ -48,16 +48,17 @@ class OnlineCost:
         """See `CostModel.offer`."""
         measure = self.ladder.next(requests, available)
         widths = self._table().widths
-        return Offer(measure, widths[widths >= requests])
+        seen = None if measure is None else self.laws.get(measure)
+        return Offer(measure, widths[widths >= requests], None if seen is None else seen.lowest_ms)
 
     def verify_ms(self, rows: ArrayLike, context: ArrayLike) -> FloatArray:
         """See `CostModel.verify_ms`."""
         rows, table = np.asarray(rows, np.int64), self._table()
-        contexts = np.broadcast_to(np.asarray(context, np.float64), rows.shape)
-        own = table.ms(basis(contexts, self.config.context_unit), self.clock.now)  # [n, K]
-        unpriced = np.full((len(rows), 1), np.inf)
-        cheapest = np.minimum.accumulate(np.concatenate([unpriced, own[:, ::-1]], axis=1), axis=1)[:, ::-1]
-        prices: FloatArray = cheapest[np.arange(len(rows)), np.searchsorted(table.widths, rows)]
+        own = np.atleast_2d(table.ms(basis(context, self.config.context_unit), self.clock.now))  # [1 or n, K]
+        cheapest = np.full((len(own), len(table.widths) + 1), np.inf)  # of rows that nothing priced is wide enough for
+        np.minimum.accumulate(own[:, ::-1], axis=1, out=cheapest[:, -2::-1])
+        at = np.searchsorted(table.widths, rows)
+        prices: FloatArray = cheapest[0, at] if len(own) == 1 else cheapest[np.arange(len(rows)), at]
         return prices
 
     def draft_ms(self, rows: int) -> float:
@@ -84,7 +85,8 @@ class OnlineCost:
             if (law := self.laws.get(took.rows)) is None:
                 law = self.laws[took.rows] = WidthLaw(self.config)
             law.learn(took.context, took.verify_ms, self.clock.now)
-            self._cached = None
+            if self._cached is not None and not self._cached.renew(took.rows, law):
+                self._cached = None
 
     def refit(self) -> None:
         """See `CostModel.refit`: the laws with new samples are fitted to their banks."""
@@ -142,15 +144,25 @@ class _Table:
     @classmethod
     def of(cls, widths: IntArray, laws: list[WidthLaw]) -> _Table:
         """The table of these laws, one per width."""
-        weights = np.array([law.price_weights for law in laws]).reshape(-1, TERMS)
-        scale = np.array([law.scale for law in laws])
-        clamps = np.array([law.clamp_ms for law in laws]).reshape(-1, 2) / scale[:, None]
-        level = np.array([law.level for law in laws])
-        slowness = np.array([law.slowness for law in laws], np.float64)  # None becomes not a number
-        return cls(widths, weights, clamps[:, 0], clamps[:, 1], scale * level, slowness)
+        count = len(widths)
+        table = cls(widths, np.zeros((count, TERMS)), *np.zeros((4, count)))
+        for width, law in zip(widths.tolist(), laws, strict=True):
+            table.renew(width, law)
+        return table
+
+    def renew(self, width: int, law: WidthLaw) -> bool:
+        """Put in what `law` says now; False if its width is not here."""
+        i = int(self.widths.searchsorted(width))
+        if i == len(self.widths) or self.widths[i] != width:
+            return False
+        least, most = law.clamp_ms
+        self.weights[i] = law.price_weights
+        self.least[i], self.most[i] = least / law.scale, most / law.scale
+        self.scale_ms[i] = law.scale * law.level
+        self.slowness[i] = np.nan if law.slowness is None else law.slowness
+        return True
 
     def ms(self, phi: FloatArray, now: float | None) -> FloatArray:
-        """`float64[n, K]` the price of every width at contexts of basis `phi` [n, 5] when the clock reads `now`."""
-        aged = np.ones_like(self.scale_ms) if now is None else now / self.slowness
-        aged[np.isnan(aged)] = 1.0
-        return np.clip(phi @ self.weights.T, self.least, self.most) * (self.scale_ms * aged)
+        """`float64[..., K]` the price of every width at contexts of basis `phi` [..., 5] when the clock reads `now`."""
+        law = np.minimum(np.maximum(phi @ self.weights.T, self.least), self.most) * self.scale_ms
+        return law if now is None else law * np.fmax(now / self.slowness, np.isnan(self.slowness))

@@ -78,6 +78,7 @@ class Ftrl:
         self.config = config
         self.prior: FloatArray = np.array(prior, np.float64)
         self._lowest = np.where(np.broadcast_to(non_negative, self.prior.shape), -self.prior, -np.inf)
+        self._bounded = bool(np.any(non_negative))
         if (self._lowest > 0.0).any():
             raise InvalidParameter(f"a non-negative weight needs a non-negative prior, got {self.prior}")
         self.reset()
@@ -114,20 +115,21 @@ class Ftrl:
         linear = self._linear[at] + g
         linear -= (root - np.sqrt(before)) / config.rate * (self.weights[at] - self.prior[at])
         updates = self.updates[at] + updates
-        is_open = self._open[at] | (np.abs(linear) > config.gate * np.sqrt(updates))
 
         strength = (config.stabiliser + root) / config.rate + 2.0 * config.l2
-        pull = np.copysign(np.maximum(np.abs(linear) - config.l1, 0.0), linear)
-        # With no gradient yet and no stabiliser nothing holds a weight, and nothing moves it.
-        deviation = np.where(is_open, -pull / np.maximum(strength, 1e-300), 0.0)
-        lowest = self._lowest[at]
-        below = deviation < lowest
-        if below.any():
+        if config.stabiliser == 0.0:  # with no gradient yet nothing holds a weight, and nothing moves it
+            strength = np.maximum(strength, 1e-300)
+        pull = linear if config.l1 == 0.0 else np.copysign(np.maximum(np.abs(linear) - config.l1, 0.0), linear)
+        deviation = -pull / strength
+        if config.gate > 0.0:
+            self._open[at] |= np.abs(linear) > config.gate * np.sqrt(updates)
+            deviation = deviation * self._open[at]
+        if self._bounded and (below := deviation < (lowest := self._lowest[at])).any():
             deviation = np.where(below, lowest, deviation)
             linear = np.where(below, config.l1 - lowest * strength, linear)
 
         self.squares[at], self.updates[at], self._linear[at] = after, updates, linear
-        self._open[at], self.weights[at] = is_open, self.prior[at] + deviation
+        self.weights[at] = self.prior[at] + deviation
 
     def move(self, weights: ArrayLike) -> None:
         """Go on from other weights, at the rates that were reached; all gates open."""

@@ -30,7 +30,7 @@ from firesteel.policy.chooser import Chooser, Growth
 from firesteel.policy.config import AdaSparkConfig
 from firesteel.policy.facts import labelled, widths
 from firesteel.policy.measuring import Measuring
-from firesteel.policy.resting import Resting
+from firesteel.policy.resting import Earned, Resting
 from firesteel.rounds import Draft, Plan, RoundReport, RoundView
 from firesteel.tree import BoolArray, FloatArray, IntArray, Source, TokenTree
 
@@ -47,13 +47,15 @@ class _Width:
         rows: of the whole batch.
         tokens: that they are expected to commit.
         measured: whether the cost model asked for them.
-        narrowest: rows of the narrowest offered width; 0 where nothing was chosen.
+        narrowest: rows of the narrowest offered width; 0 where none was.
+        plain_ms: what the verify of that width costs: the least that a round without candidates may take.
     """
 
     rows: int
     tokens: float
     measured: bool = False
     narrowest: int = 0
+    plain_ms: float = np.inf
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class _Round:
     Fields:
         grown: candidates of each request; None where there were none.
         placed: rows of them that are verified, per request.
-        owners, rows: of the verified candidates, best first over the batch; without exploration's.
+        owners, rows: of the verified prefix, best first over the batch; without what exploration put or gave up.
         growth: cut to these.
         offered: all that it was cut from.
         held: the incumbent's rows before the choice; None before there was one.
@@ -89,6 +91,10 @@ class AdaSpark:
 
     def __init__(self, config: AdaSparkConfig | None = None) -> None:
         self.config = config or AdaSparkConfig()
+        self._start()
+
+    def _start(self) -> None:
+        """As new, nothing learned."""
         self.cost = OnlineCost(self.config.cost)
         self.acceptance = Multinomial(self.config.acceptance)
         self.chooser = Chooser(self.config)
@@ -134,16 +140,20 @@ class AdaSpark:
         held = self.chooser.incumbent.get(draft_rows > 0)
         width = self._width(growth, draft_rows)  # lines 7 to 10
         extra = width.rows - len(views)
-        placed, trees = [], []
+        placed, trees, revealed = [], [], np.ones(extra, np.bool_)
         for i, (one, tree) in enumerate(zip(grown, everything, strict=True)):
             mine = owners == i
             order = np.concatenate([[0], rows[mine]])
-            chosen = self.acceptance.explore(one, order, 1 + int(mine[:extra].sum()))  # line 12
+            count = 1 + int(np.count_nonzero(mine[:extra]))
+            chosen = self.acceptance.explore(one, order, count)  # line 12
+            if chosen[-1] != (given_up := order[count - 1]):
+                revealed &= ~mine[:extra] | (rows[:extra] != given_up)
             placed.append(np.sort(chosen))  # line 11; parents come before children
             trees.append(tree.take(placed[-1]))
-        cut = Growth(growth.requests, growth.context, survival[:extra], of_text[:extra])
         self._look = min(MAX_DEPTH, 4 * max(1, extra))  # further only as it proves worth it
-        self._round = _Round(grown, placed, owners[:extra], rows[:extra], cut, growth, held, draft_rows, width)
+        owners, rows = owners[:extra][revealed], rows[:extra][revealed]
+        cut = Growth(growth.requests, growth.context, survival[:extra][revealed], of_text[:extra][revealed])
+        self._round = _Round(grown, placed, owners, rows, cut, growth, held, draft_rows, width)
         return everything, trees
 
     def _plain(self, grown: list[Candidates]) -> tuple[list[TokenTree], list[TokenTree]]:
@@ -178,7 +188,9 @@ class AdaSpark:
             return  # nobody chose its width
         committed = sum(len(outcome.path) for outcome in report.outcomes)
         self.chooser.rates.learn(round_.growth.band, committed, total_ms)  # line 16
-        self.resting.learn(drafted, round_.width.tokens, total_ms)
+        plain = total_ms * len(report.views) / (self._idle() + round_.width.plain_ms)
+        accepted = committed - len(report.views)
+        self.resting.learn(drafted, Earned(round_.width.tokens, committed, accepted, total_ms, plain))
 
     def facts(self, report: RoundReport) -> dict[str, Any]:
         """See `Policy.facts`, and `policy.facts` for what is in them."""
@@ -201,13 +213,16 @@ class AdaSpark:
 
     def load(self, state: dict[str, Any]) -> None:
         """Take up what `state` returned. Raises DamagedState, and is empty then, if it is something else."""
-        loaded = AdaSpark(self.config)
-        self.cost, self.acceptance, self.chooser = loaded.cost, loaded.acceptance, loaded.chooser
+        self._start()
         loaded = AdaSpark(self.config)  # so that all stays empty unless all is sound
         loaded.cost.load(field(state, "cost"))
         loaded.acceptance.load(field(state, "acceptance"))
         loaded.chooser.load(field(state, "chooser"))
         self.cost, self.acceptance, self.chooser = loaded.cost, loaded.acceptance, loaded.chooser
+
+    def _idle(self) -> float:
+        """Fixed cost of a round without a draft; 0 before there was one."""
+        return median_low(self._idle_ms or [0.0])
 
     def _priced(self, grown: Candidates) -> TokenTree:
         if grown.tree.width == 1:
@@ -227,40 +242,39 @@ class AdaSpark:
 
     def _width(self, growth: Growth, draft_rows: int) -> _Width:
         """How many rows to verify."""
-        requests, available = growth.requests, growth.available
+        requests, available, expected = growth.requests, growth.available, self.chooser.expected(growth)
         if self.config.pinned:
             pinned = min(self.config.width * requests, available)
-            return _Width(pinned, float(self.chooser.tokens(growth, np.array([pinned]))[0]))
+            return _Width(pinned, float(expected[pinned - requests]))
         offer = self.cost.offer(requests, available)
-        if len(offer.widths) == 0:  # first of all, plain decoding: what everything is compared with
-            return _Width(requests, float(requests), measured=True)
         rows = offer.widths
+        if len(rows) == 0:  # the narrowest width first of all: plain decoding, where the ladder has it
+            first = offer.measure or requests
+            return _Width(first, float(expected[first - requests]), measured=True)
         if rows[-1] > available:
-            rows = np.append(rows[: np.searchsorted(rows, available)], available)
+            rows = np.append(rows[: rows.searchsorted(available)], available)
         fixed_ms = self._fixed_ms(draft_rows)
-        ms = fixed_ms + self.cost.verify_ms(rows, growth.context)
-        tokens = self.chooser.tokens(growth, rows)
+        verify_ms = self.cost.verify_ms(rows, growth.context)
+        ms, narrowest, plain_ms = fixed_ms + verify_ms, int(rows[0]), float(verify_ms[0])
+        tokens = expected[rows - requests]
         if (measure := offer.measure) is not None:  # lines 7 and 8
-            rate, (earns, most) = (
-                float((tokens / ms).max()),
-                self.chooser.tokens(growth, np.array([measure, available])),
-            )
-            bound = most / ms[max(0, int(np.searchsorted(rows, measure)) - 1)]
-            if bound > rate * (1.0 + self.config.ratio_margin):
-                loss_ms = self.measuring.loss_ms(measure, earns, rate, rows, ms)
-                if self.measuring.take(loss_ms):
-                    return _Width(measure, earns, measured=True)
-        choice = self.chooser.choose(growth, rows, tokens, ms, drafted=draft_rows > 0)  # line 10
+            rate, earns = float((tokens / ms).max()), float(expected[measure - requests])
+            if expected[-1] / ms[0] > rate * (1.0 + self.config.ratio_margin):
+                guess_ms = self.measuring.guess_ms(measure, rows, ms)
+                may_take_ms = guess_ms if offer.seen_ms is None else fixed_ms + offer.seen_ms
+                if self.measuring.take(max(0.0, may_take_ms - earns / rate)):
+                    return _Width(measure, earns, True, narrowest, plain_ms)
+        choice = self.chooser.choose(growth.band, rows, tokens, ms, drafted=draft_rows > 0)  # line 10
         width = int(rows[choice.best])
-        gaps = self.cost.held(int(offer.widths[np.searchsorted(offer.widths, width)]), growth.context)
+        gaps = self.cost.held(int(offer.widths[offer.widths.searchsorted(width)]), growth.context)
         if len(gaps.most_rows):  # line 15: split a class if a width inside could win
-            could = self.chooser.could_win(growth, choice, gaps.most_rows, fixed_ms + gaps.least_ms)
+            could = self.chooser.could_win(choice, expected[gaps.most_rows - requests], fixed_ms + gaps.least_ms)
             self.cost.split(gaps, could)
-        return _Width(width, float(tokens[choice.best]), narrowest=int(rows[0]))
+        return _Width(width, float(tokens[choice.best]), False, narrowest, plain_ms)
 
     def _fixed_ms(self, draft_rows: int) -> float:
         """What a round takes beside its verify."""
-        return self.cost.draft_ms(draft_rows) if draft_rows else median_low(self._idle_ms or [0.0])
+        return self.cost.draft_ms(draft_rows) if draft_rows else self._idle()
 
     def _label(self, round_: _Round, report: RoundReport) -> None:
         """Line 17, and the gains of line 16."""
@@ -279,6 +293,8 @@ class AdaSpark:
 
 def _gathered(flags: Sequence[BoolArray], owners: IntArray, rows: IntArray) -> BoolArray:
     """`bool[n]` flags[owner][row] for every pair."""
+    if len(flags) == 1:
+        return flags[0][rows]
     starts = np.cumsum([0, *(len(one) for one in flags[:-1])])
     gathered: BoolArray = np.concatenate(flags)[starts[owners] + rows]
     return gathered

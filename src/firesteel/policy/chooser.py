@@ -12,7 +12,6 @@ Not known here: where candidates come from, and what is measured when.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,16 +37,6 @@ class Growth:
     context: float
     survival: FloatArray
     of_text: BoolArray
-
-    @cached_property
-    def sums(self) -> tuple[FloatArray, FloatArray]:
-        """`float64[k + 1]` each: survival summed over the first candidates, of drafted ones and of the text's."""
-        sums = np.zeros((2, len(self.survival) + 1))
-        self.survival.cumsum(out=sums[0, 1:])
-        if self.of_text.any():
-            (self.survival * self.of_text).cumsum(out=sums[1, 1:])
-            sums[0] -= sums[1]
-        return sums[0], sums[1]
 
     @property
     def available(self) -> int:
@@ -94,33 +83,37 @@ class Chooser:
         self.gains = [Gain(c.context_unit, c.gain_clamp, c.gain_shrink, c.gain_half_life) for _ in range(4)]
         self.incumbent: dict[bool, int] = {}  # rows per batch held with a draft and without
 
-    def tokens(self, growth: Growth, rows: IntArray) -> FloatArray:
-        """`float64[n]` expected tokens of verifies of `rows` [n] rows, each at least R."""
-        drafted, of_text = growth.sums
-        extra = np.minimum(rows, growth.available) - growth.requests
-        reference = min((self.config.reference - 1) * growth.requests, len(drafted) - 1)
-        above = extra >= reference
-        tokens = np.full(len(rows), growth.requests + drafted[reference] + of_text[reference])
-        for i, sums in enumerate((drafted, of_text)):
-            gain, gain_below = self.gains[i].at(growth.context), self.gains[2 + i].at(growth.context)
-            tokens += (sums[extra] - sums[reference]) * np.where(above, gain, gain_below)
+    def expected(self, growth: Growth) -> FloatArray:
+        """`float64[k + 1]` tokens of verifies of R rows and of 1 to k candidates more: Eq. 7 without its time."""
+        q, of_text = growth.survival, growth.of_text
+        reference = (self.config.reference - 1) * growth.requests
+        above_drafted, above_text, below_drafted, below_text = [gain.at(growth.context) for gain in self.gains]
+        scaled = np.empty_like(q)
+        scaled[:reference] = np.where(of_text[:reference], below_text, below_drafted)
+        scaled[reference:] = np.where(of_text[reference:], above_text, above_drafted)
+        scaled *= q
+        tokens = np.zeros(len(q) + 1)
+        scaled.cumsum(out=tokens[1:])
+        tokens += growth.requests + float(q[:reference].sum()) - float(scaled[:reference].sum())
         expected: FloatArray = np.maximum(tokens, growth.requests)
         return expected
 
-    def choose(self, growth: Growth, rows: IntArray, tokens: FloatArray, ms: FloatArray, *, drafted: bool) -> Choice:
+    def choose(
+        self, band: tuple[int, int], rows: IntArray, tokens: FloatArray, ms: FloatArray, *, drafted: bool
+    ) -> Choice:
         """The best of widths `rows` [n], rising, whose rounds earn `tokens` and take `ms`; it becomes the incumbent.
 
         The first incumbent is the widest, so that there are rounds that teach the gains (§3.4 (ii)).
         """
-        rate = self.rates.rate(growth.band)
-        best = self.best(rows, tokens, ms, rate, self.incumbent.get(drafted))
-        if len(rows) > 1:
+        rate, held = self.rates.rate(band), self.incumbent.get(drafted)
+        best = self.best(rows, tokens, ms, rate, held)
+        if best != _place(rows, held):  # else it stays, even where this round has too few candidates for it
             self.incumbent[drafted] = int(rows[best])
         return Choice(rows, tokens, ms, rate, best)
 
     def best(self, rows: IntArray, tokens: FloatArray, ms: FloatArray, rate: float | None, held: int | None) -> int:
         """The index of the width to run when `held` rows are the incumbent; None is the widest."""
-        i = min(int(np.searchsorted(rows, rows[-1] if held is None else held)), len(rows) - 1)
+        i = _place(rows, held)
         value = tokens / ms if rate is None else tokens - rate * ms
         best = int(value.argmax())
         return best if self.beats(float(value[best]), float(value[i]), float(tokens[i]), rate) else i
@@ -131,16 +124,15 @@ class Chooser:
             return value > held * (1.0 + self.config.ratio_margin)
         return value > held + self.config.margin * held_tokens
 
-    def could_win(self, growth: Growth, choice: Choice, rows: IntArray, ms: FloatArray) -> BoolArray:
-        """`bool[n]` whether widths that earn what `rows` [n] would and cost `ms` [n] would beat the chosen one."""
-        tokens, best = self.tokens(growth, rows), choice.best
+    def could_win(self, choice: Choice, tokens: FloatArray, ms: FloatArray) -> BoolArray:
+        """`bool[n]` whether rounds that earn `tokens` and take `ms` [n] would beat the chosen one."""
+        best = choice.best
         if choice.rate is None:
             value, held = tokens / ms, choice.tokens[best] / choice.ms[best]
         else:
             value, held = tokens - choice.rate * ms, choice.tokens[best] - choice.rate * choice.ms[best]
-        return np.array(
-            [self.beats(float(v), float(held), float(choice.tokens[best]), choice.rate) for v in value], bool
-        )
+        margins = [self.beats(float(v), float(held), float(choice.tokens[best]), choice.rate) for v in value]
+        return np.array(margins, np.bool_)
 
     def learn_gains(self, growth: Growth, accepted: BoolArray, narrowest: int) -> None:
         """What the rows of a verified prefix brought, above the reference and below it.
@@ -152,12 +144,11 @@ class Chooser:
         """
         reference = (self.config.reference - 1) * growth.requests
         first = max(0, narrowest - growth.requests)
-        parts = (slice(reference, None), slice(first, reference))
-        for part, gains in zip(parts, (self.gains[:2], self.gains[2:]), strict=True):
+        for part, gains in ((slice(reference, None), self.gains[:2]), (slice(first, reference), self.gains[2:])):
             q, hit, of_text = growth.survival[part], accepted[part], growth.of_text[part]
             for gain, mine in zip(gains, (~of_text, of_text), strict=True):
-                if mine.any():
-                    gain.learn(float(q[mine].sum()), float(hit[mine].sum()), growth.context)
+                if (predicted := float(q @ mine)) > 0.0:
+                    gain.learn(predicted, float(np.count_nonzero(hit & mine)), growth.context)
 
     def state(self) -> dict[str, Any]:
         """Rates and gains, as JSON values."""
@@ -170,3 +161,8 @@ class Chooser:
         rates.load(field(state, "rates"))
         Gain.load_all(gains, state)
         self.rates = rates
+
+
+def _place(rows: IntArray, held: int | None) -> int:
+    """The index of the incumbent among widths `rows`, or of the widest if it is wider or there is none."""
+    return len(rows) - 1 if held is None else min(int(rows.searchsorted(held)), len(rows) - 1)

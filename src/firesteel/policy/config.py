@@ -40,7 +40,8 @@ class AdaSparkConfig:
 
     # whether to draft at all (ours: the paper always drafts)
     trial: int = 4  # drafted rounds before they are judged
-    judged: int = 8  # newest rounds that a judgement rests on
+    judged: int = 16  # newest rounds that a judgement rests on
+    doubt: float = 2.0  # deviations above what they committed that their expectation is believed to
     first_rest: int = 8  # rounds without a draft after the first that did not pay
     longest_rest: int = 256  # each rest is twice as long as the one before, up to this
 

@@ -7,6 +7,7 @@ rates and weights are what they were when the round was decided. A policy that n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,16 +49,17 @@ def widths(
     offered = priced[priced >= growth.requests]
     if len(offered) and offered[-1] > growth.available:
         offered = np.append(offered[: np.searchsorted(offered, growth.available)], growth.available)
-    verify_ms, tokens = cost.verify_ms(offered, growth.context), chooser.tokens(growth, offered)
+    verify_ms, extra = cost.verify_ms(offered, growth.context), offered - growth.requests
+    tokens = chooser.expected(growth)[extra]
     ms, rate = fixed_ms + verify_ms, chooser.rates.rate(growth.band)
     widened = None
     if len(offered) and growth.of_text.any():
         drafted = growth.survival[~growth.of_text]
-        without = Growth(growth.requests, growth.context, drafted, np.zeros(len(drafted), np.bool_))
+        without = chooser.expected(replace(growth, survival=drafted, of_text=np.zeros(len(drafted), np.bool_)))
         best = chooser.best(offered, tokens, ms, rate, held)
-        widened = best > chooser.best(offered, chooser.tokens(without, offered), ms, rate, held)
+        widened = best > chooser.best(offered, without[np.minimum(extra, len(drafted))], ms, rate, held)
     price = float(cost.verify_ms([rows], growth.context)[0])
-    sums = growth.sums[0] + growth.sums[1]
+    sums = np.concatenate([[0.0], growth.survival.cumsum()])
     return {
         "band": list(growth.band),
         "rate": None if rate is None else round(rate, 6),
@@ -68,7 +70,7 @@ def widths(
         "offered": {
             "rows": offered.tolist(),
             "verify_ms": _rounded(verify_ms),
-            "S": _rounded(sums[np.minimum(offered, growth.available) - growth.requests]),
+            "S": _rounded(sums[extra]),
             "tokens": _rounded(tokens),
             "V": _rounded(tokens / ms if rate is None else tokens - rate * ms),
         },

@@ -1,9 +1,10 @@
 """When an unpriced width is worth measuring (ours: AdaSpark measures its whole ladder at once, whatever it costs).
 
 On a target whose rows are dear, three rounds of 64 rows cost a short reply more than speculation will ever give back.
-So a measurement waits until it could win, by the bound of a split (§3.2: it costs no less than the next narrower price
-and earns no more than all candidates would), and until what it may lose fits a share of all time. What it may lose is
-guessed beforehand and not read off the clock: a burst of interference says nothing about a width.
+So a measurement waits until it could win, if it cost no more than the narrowest width and earned as much as all
+candidates would, and until what it may lose fits a share of all time. (The bound of a split, the price of the next
+narrower width, would hide a wide step that is cheaper.) What it may lose is guessed beforehand and not read off the
+clock: a burst of interference says nothing about a width.
 
 Not known here: which width is next.
 """
@@ -27,15 +28,6 @@ class Measuring:
         self._share, self._slope = share, slope
         self.elapsed_ms = self.lost_ms = 0.0
 
-    def loss_ms(self, rows: int, tokens: float, rate: float, widths: IntArray, ms: FloatArray) -> float:
-        """What a round of `rows` rows that is expected to commit `tokens` may lose.
-
-        Args:
-            rate: tokens per millisecond of the best known width in this round.
-            widths, ms: `[n]`, n >= 1, rising: the priced widths and their rounds.
-        """
-        return max(0.0, self._guess(rows, widths, ms) - tokens / rate)
-
     def take(self, loss_ms: float) -> bool:
         """Whether there is time for a measurement that may lose this much; it is spent then."""
         if self.lost_ms + loss_ms > self._share * self.elapsed_ms:
@@ -43,8 +35,13 @@ class Measuring:
         self.lost_ms += loss_ms
         return True
 
-    def _guess(self, rows: int, widths: IntArray, ms: FloatArray) -> float:
-        """What a width may cost: along the line through its neighbours, or through the last two below it."""
+    def guess_ms(self, rows: int, widths: IntArray, ms: FloatArray) -> float:
+        """What a round of `rows` rows may take: on the line through its neighbours, or through the last two below it.
+
+        Args:
+            rows: not measured yet.
+            widths, ms: `[n]`, n >= 1, rising: the priced widths and their rounds.
+        """
         if len(widths) == 1:
             return float(ms[0]) * (1.0 + self._slope * max(0, rows - int(widths[0])))
         right = int(np.clip(np.searchsorted(widths, rows), 1, len(widths) - 1))

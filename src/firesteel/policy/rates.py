@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from firesteel.errors import DamagedState
 from firesteel.fit.stored import field, floats
 
@@ -57,17 +55,17 @@ class Gain:
 
     def __init__(self, unit: int, clamp: tuple[float, float], shrink: float, half_life: int) -> None:
         self._unit, self._clamp, self._shrink, self._keep = unit, clamp, shrink, 0.5 ** (1.0 / half_life)
-        self._sums = np.zeros(5)  # of xx, xxu, xxuu, xr, xur: x predicted, r realised beyond it
+        self._sums = [0.0] * 5  # of xx, xxu, xxuu, xr, xur: x predicted, r realised beyond it
 
     def learn(self, predicted: float, realised: float, context: float) -> None:
         """Marginal rows of one round: what they promised and what was accepted of them."""
         u, beyond = context / self._unit, realised - predicted
-        new = predicted * np.array([predicted, predicted * u, predicted * u * u, beyond, beyond * u])
-        self._sums = self._sums * self._keep + new
+        new = (predicted, predicted * u, predicted * u * u, beyond, beyond * u)
+        self._sums = [had * self._keep + predicted * more for had, more in zip(self._sums, new, strict=True)]
 
     def at(self, context: float) -> float:
         """The gain at a context, within its clamp; 1 before anything is known."""
-        xx, xxu, xxuu, xr, xur = self._sums.tolist()
+        xx, xxu, xxuu, xr, xur = self._sums
         ridge = 1.0 + self._shrink
         det = ridge * ridge * xx * xxuu - xxu * xxu
         if det <= 1e-12 * xx * xxuu or det == 0.0:
@@ -79,7 +77,7 @@ class Gain:
 
     def state(self) -> list[float]:
         """The five sums."""
-        return self._sums.tolist()
+        return [*self._sums]
 
     @staticmethod
     def load_all(gains: Sequence[Gain], state: Any) -> None:
@@ -88,4 +86,4 @@ class Gain:
         if (table[:, [0, 2]] < 0.0).any():
             raise DamagedState(f"stored state: 'gains' holds {field(state, 'gains')}, which are no sums of squares")
         for gain, sums in zip(gains, table, strict=True):
-            gain._sums = sums
+            gain._sums = sums.tolist()
