@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from firesteel.errors import unknown
 from firesteel.policy.adaspark import AdaSpark
 from firesteel.policy.base import MAX_WIDTH, Policy, check_width
@@ -11,7 +13,14 @@ from firesteel.policy.fixed import FixedChain, FixedConfig, FixedTree, Off
 
 NAMES = ("adaspark", "auto", "chain", "off", "tree")
 
-__all__ = ["MAX_WIDTH", "NAMES", "Policy", "make"]
+EXPERIMENTS = {
+    "pinned": AdaSparkConfig(pinned=True),
+    "sized": AdaSparkConfig(fitted=False, text=False),
+    "textless": AdaSparkConfig(text=False),
+}
+"""AdaSpark with a part left out, for `bench`: its width given, only its width learned, no candidates from the text."""
+
+__all__ = ["EXPERIMENTS", "MAX_WIDTH", "NAMES", "Policy", "make"]
 
 
 def make(name: str, *, width: int | None = None) -> Policy:
@@ -35,7 +44,13 @@ def make(name: str, *, width: int | None = None) -> Policy:
     if name == "tree":
         return FixedTree(fixed)
     if name == "adaspark":
-        return AdaSpark(AdaSparkConfig() if width is None else AdaSparkConfig(width=width))
+        return AdaSpark(_with(AdaSparkConfig(), width))
     if name == "auto":
         return BreakEven(BreakEvenConfig() if width is None else BreakEvenConfig(width=width))
+    if name in EXPERIMENTS:
+        return AdaSpark(_with(EXPERIMENTS[name], width))
     raise unknown("policy", name, NAMES)
+
+
+def _with(config: AdaSparkConfig, width: int | None) -> AdaSparkConfig:
+    return config if width is None else replace(config, width=width)

@@ -127,7 +127,10 @@ class AdaSpark:
     ) -> tuple[list[TokenTree], list[TokenTree]]:
         """All candidates, and the prefix of the batch's best-first order that is worth the most."""
         draft_rows = sum(len(draft.top_tokens) for draft in drafts if draft is not None)
-        grown = [candidates(view, draft, self._look) for view, draft in zip(views, drafts, strict=True)]  # line 4
+        grown = [
+            candidates(view, draft, self._look if self.config.text else 0)
+            for view, draft in zip(views, drafts, strict=True)
+        ]  # line 4
         if all(one.tree.width == 1 for one in grown):
             return self._plain(grown)
         everything = [self._priced(one) for one in grown]  # line 5
@@ -227,7 +230,8 @@ class AdaSpark:
     def _priced(self, grown: Candidates) -> TokenTree:
         if grown.tree.width == 1:
             return grown.tree
-        return replace(grown.tree, q=self.acceptance.price(grown))
+        price = self.acceptance.price if self.config.fitted else self.acceptance.by_head
+        return replace(grown.tree, q=price(grown))
 
     def _order(self, trees: list[TokenTree]) -> tuple[IntArray, IntArray, FloatArray]:
         """The batch's candidates, best first, of each request no more than a tree may have."""

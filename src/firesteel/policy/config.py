@@ -32,7 +32,11 @@ class AdaSparkConfig:
     ratio_margin: float = 0.04  # by which a ratio must be better while a band has no rate
     margin: float = 0.04  # the same of a value, in parts of the incumbent's expected tokens
     width: int = MAX_WIDTH  # ours: most rows of one request's tree
-    pinned: bool = False  # ours, for experiments: `width` rows in every round, nothing chosen (Table 3)
+
+    # for experiments
+    pinned: bool = False  # `width` rows in every round, nothing chosen (Table 3)
+    fitted: bool = True  # False: the head-based estimate prices everything (Table 6)
+    text: bool = True  # False: no candidates from the text (Table 6)
 
     # whether to measure a width now (ours)
     measuring_share: float = 0.01  # of all time, that measurements may lose
