@@ -56,7 +56,9 @@ def test_s_of_the_chosen_width_is_what_the_tree_expects(rounds: list[dict[str, A
 
 
 def test_losses_are_those_of_the_guard() -> None:
-    policy = AdaSpark(AdaSparkConfig(acceptance=AcceptanceConfig(half_life=10**12)))  # forgets nothing
+    policy = AdaSpark(
+        AdaSparkConfig(acceptance=AcceptanceConfig(half_life=10**12), request_every=1)
+    )  # forgets, skips nothing
     facts = [one["facts"] for one in rounds_of(traced(policy))]
     sums = np.sum([request["loss"] for one in facts for request in one["requests"]], axis=0)
     assert sums[1:] == pytest.approx([policy.acceptance.guard.fitted, policy.acceptance.guard.head], rel=1e-4)

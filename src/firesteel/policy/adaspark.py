@@ -34,9 +34,7 @@ from firesteel.policy.resting import Earned, Resting
 from firesteel.rounds import Draft, Plan, RoundReport, RoundView
 from firesteel.tree import BoolArray, FloatArray, IntArray, Source, TokenTree
 
-REFIT_EVERY: Final = 64  # rounds at least from one refit to the next: requests may end in every round
 NGRAM: Final = int(Source.NGRAM)  # an enum's comparisons take time
-PLAIN_LEARNED, PLAIN_EVERY = 16, 4  # of a run of plain rounds the first teach their cost, then one in so many
 
 
 @dataclass(frozen=True)
@@ -103,21 +101,21 @@ class AdaSpark:
         self._round: _Round | None = None
         self._look = MAX_DEPTH  # tokens of an n-gram chain that are worth the host's time
         self._idle_ms: list[float] = []  # the fixed cost of the newest rounds without a draft
-        self._known: set[str] = set()  # requests of the last round
+        self._known: dict[str, int] = {}  # requests of the last round, and how many rounds they had before it
         self._since_refit = 0
         self._plain_rounds = 0  # since candidates were last verified
 
     def plan(self, views: Sequence[RoundView]) -> Plan:
         """Draft whole blocks, or nothing while drafts have not been worth their time."""
         ids = {view.request_id for view in views}
-        if ids - self._known:
+        if ids - self._known.keys():
             self.resting.new_request()
-        if (ended := self._known - ids) and self._since_refit >= REFIT_EVERY:
+        if (ended := self._known.keys() - ids) and self._since_refit >= self.config.refit_every:
             self.cost.refit()
             self._since_refit = 0
         for request_id in ended:
             self.acceptance.forget(request_id)
-        self._known = ids
+        self._known = {request_id: self._known.get(request_id, -1) + 1 for request_id in ids}
         if not (self.config.pinned or self.resting.drafts()):
             return Plan(np.zeros(len(views), np.int64))
         return Plan(np.array([max(0, min(view.room, self.config.width - 1)) for view in views], np.int64))
@@ -182,7 +180,7 @@ class AdaSpark:
         if not drafted:
             self._idle_ms = [*self._idle_ms[-7:], fixed_ms]
         self._plain_rounds = 0 if drafted or len(round_.growth.survival) else self._plain_rounds + 1
-        if self._plain_rounds < PLAIN_LEARNED or self._plain_rounds % PLAIN_EVERY == 0:
+        if self._plain_rounds < self.config.plain_learned or self._plain_rounds % self.config.plain_every == 0:
             context = mean_context([view.context for view in report.views], [tree.width for tree in report.trees])
             took = RoundCost(report.rows, context, report.verify_ms, fixed_ms, round_.draft_rows, report.first)
             self.cost.learn(took)
@@ -288,7 +286,10 @@ class AdaSpark:
             hit = np.zeros(grown.tree.width, np.bool_)
             hit[kept] = True
             accepted.append(hit)
-            if grown.tree.width > 1:
+            rounds = self._known[grown.view.request_id]
+            if grown.tree.width > 1 and (
+                rounds < self.config.request_learned or rounds % self.config.request_every == 0
+            ):
                 self.acceptance.learn(grown, kept, outcome.wanted)
         if len(round_.rows):
             hits = _gathered(accepted, round_.owners, round_.rows)

@@ -128,7 +128,7 @@ class Chooser:
         """`bool[n]` whether rounds that earn `tokens` and take `ms` [n] would beat the chosen one."""
         best = choice.best
         if choice.rate is None:
-            value, held = tokens / ms, choice.tokens[best] / choice.ms[best]
+            value, held = tokens / np.maximum(ms, 1e-9), choice.tokens[best] / choice.ms[best]
         else:
             value, held = tokens - choice.rate * ms, choice.tokens[best] - choice.rate * choice.ms[best]
         margins = [self.beats(float(v), float(held), float(choice.tokens[best]), choice.rate) for v in value]

@@ -38,6 +38,13 @@ class AdaSparkConfig:
     fitted: bool = True  # False: the head-based estimate prices everything (Table 6)
     text: bool = True  # False: no candidates from the text (Table 6)
 
+    # what may be skipped, for the host's time (ours)
+    request_learned: int = 32  # the first rounds of a request teach acceptance,
+    request_every: int = 3  # then one in so many
+    plain_learned: int = 16  # of a run of rounds without candidates the first teach their cost,
+    plain_every: int = 4  # then one in so many
+    refit_every: int = 64  # rounds at least from one refit to the next: requests may end in every round
+
     # whether to measure a width now (ours)
     measuring_share: float = 0.01  # of all time, that measurements may lose
     row_slope: float = 0.03  # cost of a row while one width is priced, as a share of it

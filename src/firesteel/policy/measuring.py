@@ -40,10 +40,10 @@ class Measuring:
 
         Args:
             rows: not measured yet.
-            widths, ms: `[n]`, n >= 1, rising: the priced widths and their rounds.
+            widths, ms: `[n]`, n >= 1, none falling: the priced widths and their rounds.
         """
         if len(widths) == 1:
             return float(ms[0]) * (1.0 + self._slope * max(0, rows - int(widths[0])))
         right = int(np.clip(np.searchsorted(widths, rows), 1, len(widths) - 1))
-        slope = max(0.0, float(ms[right] - ms[right - 1]) / float(widths[right] - widths[right - 1]))
+        slope = float(ms[right] - ms[right - 1]) / float(widths[right] - widths[right - 1])
         return float(ms[right - 1]) + slope * (rows - int(widths[right - 1]))

@@ -52,6 +52,7 @@ class Resting:
         self._left = config.trial
         self._rest = 0  # rounds of the last rest that a judgement ordered
         self.rests = False  # whether the round in flight is one of a rest
+        self._stale = True  # whether the last round had no draft
         self._recent = {kind: deque[Earned](maxlen=config.judged) for kind in (True, False)}
 
     def drafts(self) -> bool:
@@ -65,7 +66,10 @@ class Resting:
         self._left = min(self._left, self._config.first_rest)
 
     def learn(self, drafted: bool, earned: Earned) -> None:
-        """Take in a round."""
+        """Take in a round. The first draft after a rest makes up for the tokens of the rest: it is not judged."""
+        catching_up, self._stale = drafted and self._stale, not drafted
+        if catching_up:
+            return
         self._recent[drafted].append(earned)
         if not drafted or len(self._recent[True]) < self._config.trial or not self._recent[False]:
             return
