@@ -1,14 +1,18 @@
 """Prove that an exported drafter is the same drafter in llama.cpp: the same text as without it, and the same drafts.
 
-    python scripts/prove_export.py                        two random drafters: a reduced vocabulary, and the whole one
+    python scripts/prove_export.py                        random drafters, one for every shape that the exporter knows
     python scripts/prove_export.py DRAFTER --tokens 128   a trained one
 
 Needs `make llama-cpp`. Each drafter is exported to an fp32 GGUF file and served by llama-server beside the default
 target in fp32, K/V in fp32 too, so that what differs is rounding or a fault. Drafts are read from the server's log and
 compared, token by token, with those that firesteel makes after the same tokens. One JSON object per drafter is printed:
 
-    identical         replies that are llama-server's own without a drafter; ours_identical: that are firesteel's
-    compared, same    drafted tokens after the same text in both engines, and how many of them are equal
+    identical          replies that are llama-server's own without a drafter; ours_identical: that are firesteel's
+    compared, same     by position in the block: drafted tokens after the same text in both engines, and the equal ones
+    leads_nats         of every block that differs: by how much our pick was likelier, to us, than theirs at the first
+                       difference; rounding turns near ties only
+
+llama-server does not log the drafts of a DFlash 2 drafter: of these only texts and counts are compared.
 """
 
 from __future__ import annotations
@@ -16,24 +20,20 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import socket
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from math import log
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from firesteel.bench import peers
-from firesteel.bench.machine import processor_name
+from firesteel.bench.llama_server import served
+from firesteel.bench.machine import machine
 from firesteel.bench.prompts import held_out
 from firesteel.default_target import DEFAULT_TARGET
-from firesteel.export_command import export, gguf_name
+from firesteel.export_command import gguf_name, write
 from firesteel.model import Model
 from firesteel.models.drafters.checkpoint import save_drafter
 from firesteel.models.drafters.config import DrafterConfig
@@ -48,71 +48,52 @@ Drafts = dict[int, list[int]]
 _CANDIDATE = re.compile(r"draft candidate +0, pos +(\d+): +(\d+)")
 
 
-def random_drafter(folder: Path, draft_vocab: int) -> Path:
+_SHAPES: dict[str, dict[str, Any]] = {
+    "dspark, 8192 tokens": {"draft_vocab": 8192},
+    "dspark, all tokens": {},
+    "dspark, causal blocks": {"causal": (True, True)},
+    "dspark, no confidence": {"confidence": False, "confidence_markov": False},
+    "dspark, in place": {"anchor_first": False},
+    "dflash": {"kind": "dflash", "anchor_first": False},
+    "dflash, anchor first": {"kind": "dflash"},
+    "dflash2": {
+        "kind": "dflash2", "anchor_first": False, "conv_kernel": 2, "conv_group": 16, "selector_rank": 32,
+    },
+}  # fmt: skip
+"""Random drafters by what is special about them."""
+
+
+def random_drafter(folder: Path, changes: dict[str, Any]) -> Path:
     """One of the default target's size that has learnt nothing."""
     torch.manual_seed(0)
-    config = DrafterConfig(
+    heads = {"markov_rank": 32, "confidence": True, "confidence_markov": True}
+    settings: dict[str, Any] = dict(
         kind="dspark", anchor_first=True, block_size=5, mask_token_id=16, target_layers=(3, 15, 27),
         target_hidden=576, hidden=576, layers=2, heads=9, kv_heads=3, head_dim=64, intermediate=1536, eps=1e-5,
-        vocab=49152, draft_vocab=draft_vocab, rope={"rope_type": "default", "rope_theta": 100000.0},
-        causal=(False, False), windows=(None, None), max_context=8192, markov_rank=32, confidence=True,
-        confidence_markov=True, target=DEFAULT_TARGET,
+        vocab=49152, draft_vocab=49152, rope={"rope_type": "default", "rope_theta": 100000.0},
+        causal=(False, False), windows=(None, None), max_context=8192, target=DEFAULT_TARGET,
     )  # fmt: skip
-    kept = torch.randperm(config.vocab)[:draft_vocab].sort().values if config.reduced else None
+    config = DrafterConfig(**{**settings, **(heads if changes.get("kind", "dspark") == "dspark" else {}), **changes})
+    kept = torch.randperm(config.vocab)[: config.draft_vocab].sort().values if config.reduced else None
     model = DrafterModel(config, kept)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             # Wide enough that blocks differ and the Markov bias turns choices: a part without weight hides its faults.
-            weight.normal_(1.0 if "norm" in name else 0.0, 0.6 if "markov" in name else 0.2)
+            wide = "markov" in name or "selector" in name
+            weight.normal_(1.0 if "norm" in name else 0.0, 0.6 if wide else 0.2)
     save_drafter(model, config, folder)
     return folder
-
-
-@contextmanager
-def served(*arguments: object) -> Iterator[tuple[str, Path]]:
-    """A llama-server's address and its log, until the block ends."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    fixed = f"--port {port} -c 2048 -np 1 -ctk f32 -ctv f32 -fa off --no-warmup -t {peers.physical_cores()}".split()
-    with tempfile.TemporaryDirectory() as scratch:
-        log = Path(scratch) / "log"
-        command = [str(word) for word in (peers.program("llama-server"), *fixed, *arguments)]
-        with log.open("w") as said, subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT) as server:
-            try:
-                _wait(f"http://127.0.0.1:{port}/health", server, log)
-                yield f"http://127.0.0.1:{port}", log
-            finally:
-                server.terminate()
-
-
-def _wait(url: str, server: subprocess.Popen[bytes], log: Path, most_s: float = 300.0) -> None:
-    begun = time.monotonic()
-    while True:
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except OSError as error:
-            if server.poll() is not None or time.monotonic() - begun > most_s:
-                raise peers.PeerError(f"llama-server did not start: {log.read_text()[-800:]}") from error
-            time.sleep(0.2)
-
-
-def complete(address: str, ids: list[int], tokens: int) -> dict[str, Any]:
-    """A greedy reply of llama-server: its `tokens`, and its `timings` with the counts of drafts."""
-    body = {"prompt": ids, "n_predict": tokens, "temperature": 0, "cache_prompt": False, "return_tokens": True}
-    request = urllib.request.Request(f"{address}/completion", json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=3600) as answer:
-        return dict(json.loads(answer.read()))
 
 
 def drafts_in(log: str, prompt_len: int, reply: list[int]) -> Drafts:
     """The server's drafts after each length of text."""
     rounds: list[list[int]] = []
-    for position, token in _CANDIDATE.findall(log):
-        if position == "0":
+    before = -1
+    for position, token in ((int(a), int(b)) for a, b in _CANDIDATE.findall(log)):
+        if not rounds or position <= before:  # the first is 1 where a block's first row is not used
             rounds.append([])
-        rounds[-1].append(int(token))
+        rounds[-1].append(token)
+        before = position
     drafts, at = Drafts(), 1  # the first token comes from the prompt
     for drafted in rounds:
         drafts[prompt_len + at] = drafted
@@ -121,42 +102,67 @@ def drafts_in(log: str, prompt_len: int, reply: list[int]) -> Drafts:
     return drafts
 
 
-def ours(model: Model, ids: list[int], reply: list[int]) -> tuple[list[int], Drafts]:
-    """Our reply and drafts after the same first token: llama.cpp takes that one from the prompt without a draft."""
-    drafts, text = Drafts(), [*ids, *reply[:1]]
+class Watched:
+    """A drafter that remembers what it drafted: the candidates of every position, not only the picks."""
+
+    def __init__(self, drafter: Any) -> None:
+        self._drafter, self.last = drafter, None
+
+    def draft(self, requests: Any, plan: Any) -> Any:
+        [self.last] = drafts = self._drafter.draft(requests, plan)
+        return drafts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._drafter, name)
+
+
+def ours(model: Model, ids: list[int], reply: list[int]) -> tuple[list[int], Drafts, dict[int, Any]]:
+    """Our reply, our drafts and their candidates after the same first token: llama.cpp takes it without a draft."""
+    drafts, candidates, text = Drafts(), {}, [*ids, *reply[:1]]
 
     def record(report: RoundReport) -> None:
         [tree], [outcome] = report.trees, report.outcomes
-        drafts[len(text)] = tree.tokens[1:].tolist()
+        drafts[len(text)], candidates[len(text)] = tree.tokens[1:].tolist(), watched.last
         text.extend([*tree.tokens[outcome.path[1:]].tolist(), outcome.token])
 
     assert model.drafter is not None
     engine = model.engine("chain", width=1 + model.drafter.model.config.drafts, record=record)
+    engine.drafter = watched = Watched(engine.drafter)
     params = SamplingParams(temperature=0.0, max_tokens=len(reply) - 1)
     request = model.complete([*ids, *reply[:1]], params, engine)
-    return [*reply[:1], *request.output], drafts
+    return [*reply[:1], *request.output], drafts, candidates
+
+
+def lead(draft: Any, position: int, token: int) -> float | None:
+    """By how many nats our pick at a position is likelier than `token`; None where that is not among our candidates."""
+    found = (draft.top_tokens[position] == token).nonzero()[0]
+    return float(log(draft.top_probs[position, 0] / draft.top_probs[position, found[0]])) if len(found) else None
 
 
 def prove(drafter: Path, name: str, target: Path, prompts: int, tokens: int) -> dict[str, Any]:
     """One drafter's figures."""
     model = Model.load(DEFAULT_TARGET, dtype="fp32", compiled=False, drafter=str(drafter))
+    assert model.drafter is not None
+    most = model.drafter.model.config.drafts
     asked = [model.encode_chat([{"role": "user", "content": one.turns[0]}]) for one in held_out(limit=prompts)]
-    with served("-m", target) as (address, _):
-        plain = [complete(address, ids, tokens)["tokens"] for ids in asked]
+    fixed = f"-c 2048 -np 1 -ctk f32 -ctv f32 -fa off --no-warmup -t {peers.physical_cores()}".split()
+    with served("-m", target, *fixed) as server:
+        plain = [server.complete(ids, tokens)["tokens"] for ids in asked]
     count = {"identical": 0, "ours_identical": 0, "tokens": 0, "drafted": 0, "accepted": 0, "our_accepted": 0}
-    count |= {"compared": 0, "same": 0}
+    count |= {"rounds_compared": 0, "rounds_same": 0}
+    compared, same, leads = [0] * most, [0] * most, []
     with tempfile.TemporaryDirectory() as scratch:
-        export(str(drafter), Path(scratch) / "gguf", "gguf", dtype="fp32")
-        file = Path(scratch) / "gguf" / gguf_name("fp32")
-        most = model.drafter.model.config.drafts if model.drafter else 0
-        kind = f"--spec-type draft-dspark --spec-draft-n-max {most} -ctkd f32 -ctvd f32 -lv 5".split()
-        with served("-m", target, "-md", file, *kind) as (address, log):
+        config = write(str(drafter), Path(scratch) / "gguf", "gguf", DEFAULT_TARGET, "fp32")
+        kind = "draft-dspark" if config.kind == "dspark" else "draft-dflash"
+        words = f"--spec-type {kind} --spec-draft-n-max {most} -ctkd f32 -ctvd f32 -lv 5".split()
+        with served("-m", target, "-md", Path(scratch) / "gguf" / gguf_name("fp32"), *fixed, *words) as server:
             for ids, wanted in zip(asked, plain, strict=True):
-                before = log.stat().st_size
-                answer = complete(address, ids, tokens)
+                before = server.log.stat().st_size
+                answer = server.complete(ids, tokens)
                 reply, timings = answer["tokens"], answer["timings"]
-                theirs = drafts_in(log.read_bytes()[before:].decode(errors="replace"), len(ids), reply)
-                our_reply, mine = ours(model, ids, reply)
+                said = server.log.read_bytes()[before:].decode(errors="replace")
+                theirs = drafts_in(said, len(ids), reply)
+                our_reply, mine, candidates = ours(model, ids, reply)
                 count["identical"] += reply == wanted
                 count["ours_identical"] += our_reply == reply
                 count["tokens"] += len(reply)
@@ -165,31 +171,47 @@ def prove(drafter: Path, name: str, target: Path, prompts: int, tokens: int) -> 
                 count["our_accepted"] += len(our_reply) - 1 - len(mine)
                 for length in theirs.keys() & mine.keys():
                     # Our last blocks are as short as what may still come, and a block with fewer masks is another one.
-                    if len(theirs[length]) == len(mine[length]):
-                        count["compared"] += len(mine[length])
-                        count["same"] += sum(map(int.__eq__, theirs[length], mine[length]))
+                    if len(theirs[length]) != len(mine[length]):
+                        continue
+                    equal = [a == b for a, b in zip(theirs[length], mine[length], strict=True)]
+                    count["rounds_compared"] += 1
+                    count["rounds_same"] += all(equal)
+                    compared, same = [n + 1 for n in compared], [n + ok for n, ok in zip(same, equal, strict=True)]
+                    if not all(equal):  # what follows a difference is drafted after another token
+                        at = equal.index(False)
+                        leads.append(lead(candidates[length], at, theirs[length][at]))
     rounds = {"llama_cpp": count["tokens"] - prompts - count["accepted"]}
     rounds["firesteel"] = count["tokens"] - prompts - count["our_accepted"]
     per_round = {engine: (count["tokens"] - prompts) / n for engine, n in rounds.items()}
-    return {"drafter": name, "prompts": prompts, **count, "tokens_per_round": per_round, "processor": processor_name()}
+    return {
+        "drafter": name, "kind": model.drafter.model.config.kind, "served_as": kind, "prompts": prompts, **count,
+        "compared": compared, "same": same, "leads_nats": leads, "tokens_per_round": per_round,
+    }  # fmt: skip
 
 
 def main() -> None:
-    """Print one line of JSON per drafter."""
+    """Print one line of JSON per drafter, and write the page where asked."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("drafters", nargs="*", type=Path)
+    parser.add_argument("--random", default="", help="names of random ones, with / between; all without any drafter")
     parser.add_argument("--prompts", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--output", type=Path, help="a folder for export.json")
     asked = parser.parse_args()
     peers.program("llama-server")
     target = peers.gguf_file(resolve(DEFAULT_TARGET), "fp32")
+    names = [*filter(None, asked.random.split("/"))] if asked.random or asked.drafters else [*_SHAPES]
+    records = []
     with tempfile.TemporaryDirectory() as scratch:
-        made = {} if asked.drafters else {"random, 8192 tokens": 8192, "random, all tokens": 49152}
-        drafters = {str(one): one for one in asked.drafters}
-        drafters |= {name: random_drafter(Path(scratch) / str(size), size) for name, size in made.items()}
+        drafters = {one.name: one for one in asked.drafters}
+        drafters |= {f"random {name}": random_drafter(Path(scratch) / name, _SHAPES[name]) for name in names}
         for name, drafter in drafters.items():
-            sys.stdout.write(json.dumps(prove(drafter, name, target, asked.prompts, asked.tokens)) + "\n")
+            records.append(prove(drafter, name, target, asked.prompts, asked.tokens))
+            sys.stdout.write(json.dumps(records[-1]) + "\n")
             sys.stdout.flush()
+    if asked.output is not None:
+        about = {"machine": machine(), "command": " ".join(["python", *sys.argv]), "llama_cpp": peers.version()}
+        (asked.output / "export.json").write_text(json.dumps({**about, "records": records}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
