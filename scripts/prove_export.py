@@ -67,12 +67,13 @@ def random_drafter(folder: Path, changes: dict[str, Any]) -> Path:
     """One of the default target's size that has learnt nothing."""
     torch.manual_seed(0)
     heads = {"markov_rank": 32, "confidence": True, "confidence_markov": True}
-    settings: dict[str, Any] = dict(
-        kind="dspark", anchor_first=True, block_size=5, mask_token_id=16, target_layers=(3, 15, 27),
-        target_hidden=576, hidden=576, layers=2, heads=9, kv_heads=3, head_dim=64, intermediate=1536, eps=1e-5,
-        vocab=49152, draft_vocab=49152, rope={"rope_type": "default", "rope_theta": 100000.0},
-        causal=(False, False), windows=(None, None), max_context=8192, target=DEFAULT_TARGET,
-    )  # fmt: skip
+    settings: dict[str, Any] = {
+        "kind": "dspark", "anchor_first": True, "block_size": 5, "mask_token_id": 16, "target_layers": (3, 15, 27),
+        "target_hidden": 576, "hidden": 576, "layers": 2, "heads": 9, "kv_heads": 3, "head_dim": 64,
+        "intermediate": 1536, "eps": 1e-5, "vocab": 49152, "draft_vocab": 49152, "causal": (False, False),
+        "windows": (None, None), "rope": {"rope_type": "default", "rope_theta": 100000.0}, "max_context": 8192,
+        "target": DEFAULT_TARGET,
+    }  # fmt: skip
     config = DrafterConfig(**{**settings, **(heads if changes.get("kind", "dspark") == "dspark" else {}), **changes})
     kept = torch.randperm(config.vocab)[: config.draft_vocab].sort().values if config.reduced else None
     model = DrafterModel(config, kept)

@@ -57,8 +57,9 @@ def write(drafter: str, output: Path, format: str, target: str, dtype: str) -> D
     from firesteel.models.loading import load
     from firesteel.models.weights import embedding_and_head
 
-    loaded = load(target, torch.bfloat16)
-    own = load_drafter(drafter, dtype=torch.bfloat16, target_config=loaded.config)
+    precise = torch.float32 if format == "gguf" else torch.bfloat16  # llama.cpp's converter does its own rounding
+    loaded = load(target, precise)
+    own = load_drafter(drafter, dtype=precise, target_config=loaded.config)
     for note in own.notes:
         err.print(note)
     own.model.lend(*embedding_and_head(loaded))

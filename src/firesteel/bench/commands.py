@@ -174,7 +174,6 @@ def peers(
     from firesteel.bench.peers import version
     from firesteel.bench.prompts import held_out
     from firesteel.bench.report import write
-    from firesteel.models.drafters.pairs import drafter_for
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers end with us then too
     torch.set_num_threads(threads)
@@ -184,12 +183,10 @@ def peers(
     with Progress(console=err) as progress:
         for dtype in dtypes:
             # The kernels are waited for: what runs beside them while they are built is nobody's measure.
-            with load_model(target, dtype, "cpu", True, drafter) as model:
-                own = drafter or drafter_for(model.loaded.name)
-                words = server_options.split()
-                with contenders(names, model, threads=threads, drafter=own, server_options=words) as ready:
-                    advance = partial(progress.advance, progress.add_task(dtype, total=replies * len(ready)))
-                    scores = contest.run(model, ready, conversations, max_tokens, advance)
+            model, words = load_model(target, dtype, "cpu", True, drafter), server_options.split()
+            with model, contenders(names, model, threads=threads, server_options=words) as ready:
+                advance = partial(progress.advance, progress.add_task(dtype, total=replies * len(ready)))
+                scores = contest.run(model, ready, conversations, max_tokens, advance)
             found.append({"dtype": dtype, **contest.summary(scores)})
     settings = {
         "target": target,

@@ -49,6 +49,7 @@ class Reply:
         seconds: from then to the end.
         rounds: passes of the target in these seconds; None where nobody says.
         parts: milliseconds of these rounds by what took them; what is not in it nobody said.
+        own_seconds: the same time on a server's own clock; None where there is no server between.
     """
 
     tokens: list[int]
@@ -58,6 +59,7 @@ class Reply:
     seconds: float
     rounds: int | None
     parts: Mapping[str, float] = field(default_factory=dict)
+    own_seconds: float | None = None
 
     @property
     def timed(self) -> int:
@@ -86,7 +88,7 @@ class LlamaContender:
 
     def reply(self, ids: Sequence[int], most: int) -> Reply:
         """See `Contender.reply`."""
-        drafted_ms = self.server.drafted_ms() or 0.0
+        drafted_ms = self.server.drafted_ms()
         begun, first, tokens, pieces = 0.0, 0, [], []
         chunk: dict[str, Any] = {}
         for chunk in self.server.stream(ids, most):
@@ -95,9 +97,7 @@ class LlamaContender:
             tokens += chunk["tokens"]
             pieces.append(chunk["content"])
         seconds, timings = time.perf_counter() - begun, chunk["timings"]
-        parts = {}
-        if "draft_n" in timings and (now := self.server.drafted_ms()) is not None:
-            parts["draft"] = now - drafted_ms
+        drafted = "draft_n" in timings
         count = timings["predicted_n"]
         return Reply(
             tokens=tokens,
@@ -106,7 +106,8 @@ class LlamaContender:
             first=first,
             seconds=seconds,
             rounds=count - first - timings.get("draft_n_accepted", 0),
-            parts=parts,
+            parts={"draft": self.server.drafted_ms(after=drafted_ms) - drafted_ms} if drafted else {},
+            own_seconds=timings["predicted_ms"] / 1e3,
         )
 
 
@@ -199,17 +200,18 @@ def check_arms(names: Sequence[str]) -> None:
 
 @contextmanager
 def contenders(
-    names: Sequence[str], model: Model, *, threads: int, drafter: str | None, server_options: Sequence[str] = ()
+    names: Sequence[str], model: Model, *, threads: int, server_options: Sequence[str] = ()
 ) -> Iterator[list[Contender]]:
     """Make these arms ready at the model's dtype; servers run until the block ends.
 
     Args:
         names: see `check_arms`; transformers' arms are left out in int8, of which it has no twin.
-        drafter: a folder or hub id: the model's own, which is exported for llama.cpp anew each time.
+        model: its drafter is exported for llama.cpp, anew each time.
         server_options: more words for llama-server's command line.
     """
+    drafter = None if model.drafter is None else str(model.drafter.folder)
     if "llama-dspark" in names and drafter is None:
-        raise InvalidParameter("llama-dspark needs a drafter, and none is known for this target")
+        raise InvalidParameter("llama-dspark needs a drafter, and there is none for this target")
     with ExitStack() as stack:
         made: list[Contender] = []
         for name in names:

@@ -92,6 +92,7 @@ def _row(score: Score, named: dict[str, Score]) -> dict[str, Any]:
     rounds = sum(one.rounds or 0 for one in replies)
     plain = named.get(PLAIN[score.contender.engine])
     same = None if plain is None else sum(plain.replies[key].text == score.replies[key].text for key in kept)
+    own_seconds = sum(one.own_seconds or 0.0 for one in replies)
     parts = {name: sum(one.parts.get(name, 0.0) for one in replies) for one in replies for name in one.parts}
     return {
         "arm": score.contender.name,
@@ -102,6 +103,7 @@ def _row(score: Score, named: dict[str, Score]) -> dict[str, Any]:
         "tokens": tokens,
         "seconds": seconds,
         "tokens_per_s": tokens / seconds if seconds else None,
+        "own_tokens_per_s": tokens / own_seconds if own_seconds else None,
         "rounds": rounds,
         "tokens_per_round": tokens / rounds if rounds else None,
         "round_ms": seconds * 1e3 / rounds if rounds else None,

@@ -38,12 +38,16 @@ def settings_lines(settings: dict[str, Any]) -> str:
 
 def _arms(arms: list[dict[str, Any]]) -> str:
     lines = [
-        "| arm | engine | replies | looped | as plain | tokens/s | tokens/round |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| arm | engine | replies | looped | as plain | tokens/s | server's own clock | tokens/round |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for arm in arms:
         cells = [arm["arm"], arm["engine"], arm["replies"], arm["looped"], _cell(arm["same_as_plain"], "d")]
-        cells += [_cell(arm["tokens_per_s"], ".1f"), _cell(arm["tokens_per_round"], ".2f")]
+        cells += [
+            _cell(arm["tokens_per_s"], ".1f"),
+            _cell(arm["own_tokens_per_s"], ".1f"),
+            _cell(arm["tokens_per_round"], ".2f"),
+        ]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join([*lines, "\n`as plain`: replies that are, to the letter, those of the same engine's plain arm."])
 

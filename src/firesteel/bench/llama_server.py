@@ -21,6 +21,7 @@ from firesteel.errors import PeerError
 
 START_S = 300.0  # a machine that is busy with something else reads weights slowly
 END_S = 10.0
+LOG_S = 1.0
 # At --verbosity 4 the server says after every reply what it has drafted since its start, in milliseconds too.
 TRACE = 4
 _DRAFTED_MS = re.compile(r"statistics .*dur\(b,g,a\) = *[\d.]+, *([\d.]+), *[\d.]+ ms")
@@ -51,10 +52,19 @@ class LlamaServer:
         if not last.get("stop"):
             raise PeerError(f"llama-server broke off a reply: {self.said()}")
 
-    def drafted_ms(self) -> float | None:
-        """Milliseconds it has drafted since its start; None where its log does not say."""
-        found = _DRAFTED_MS.findall(self.log.read_text(errors="replace"))
-        return float(found[-1]) if found else None
+    def drafted_ms(self, after: float | None = None) -> float:
+        """Milliseconds it has drafted since its start, as its log says: 0 where it does not.
+
+        Args:
+            after: what it said before; its log comes from a thread of its own and is waited for a moment.
+        """
+        begun = time.monotonic()
+        while True:
+            found = _DRAFTED_MS.findall(self.log.read_text(errors="replace"))
+            drafted = float(found[-1]) if found else 0.0
+            if after is None or drafted > after or time.monotonic() - begun > LOG_S:
+                return drafted
+            time.sleep(0.01)
 
     def said(self) -> str:
         """The end of its log."""
