@@ -129,9 +129,9 @@ theirs is accepted, but every part of them turns choices.
 
 What this does not check: bf16 and Q8_0 files, whose rounding differs between the engines; sampling, where llama.cpp
 verifies its argmax by the target's draw; the confidence head, which llama.cpp reads only with `--spec-draft-p-min`;
-every target but SmolLM2. What a DFlash 2 drafter drafts is not logged: it is read from replies in
-which the server was told to accept every draft, and its odds are not compared. The other formats (deepspec,
-speculators) are read by vLLM and SGLang, which are not run here.
+targets other than SmolLM2. What a DFlash 2 drafter drafts is not logged: it is read from replies in which the server
+was told to accept every draft, and its odds are not compared. The other formats (deepspec, speculators) are read by
+vLLM and SGLang, which are not run here.
 """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -70,6 +71,21 @@ def test_the_server_ends_with_the_block(program: Path, ends_by: type[BaseExcepti
     except (ValueError, KeyboardInterrupt, SystemExit):
         assert ends_by is not None
     assert is_gone(pid)
+
+
+def test_a_termination_ends_the_server_too(program: Path) -> None:
+    pids, before = [], signal.getsignal(signal.SIGTERM)
+
+    def terminated() -> None:
+        with served(program=program) as server:
+            pids.append(pid_of(server))
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as ended:
+        terminated()
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert is_gone(pids[0])
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_server_that_does_not_listen_is_killed(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:

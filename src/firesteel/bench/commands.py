@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -175,7 +174,6 @@ def peers(
     from firesteel.bench.prompts import held_out
     from firesteel.bench.report import write
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers end with us then too
     torch.set_num_threads(threads)
     conversations = held_out(prompts, limit)
     replies = sum(len(conversation.turns) for conversation in conversations)

@@ -8,10 +8,21 @@ METHOD = """\
 Tokens per second on the client's clock: from the arrival of the first tokens to that of the last, over the tokens that
 came meanwhile; greedy, one request at a time, arms interleaved reply by reply in an order that rotates. Replies that
 ended in a repetition loop are left out, and counted. Ratios are geometric means over replies, intervals 95% bootstraps
-over conversations. llama.cpp is a server behind HTTP on the same machine; transformers and firesteel run in the
-process that holds the clock. All have the same weights: bf16 against bf16, int8 against Q8_0; transformers has no twin
-of int8. llama.cpp keeps K/V in fp16 and the drafter in the target's precision; every other setting of its is its
-default but those in the table of settings.
+over conversations.
+
+| arm | what runs |
+|---|---|
+| `llama` | llama.cpp's server, over HTTP on the same machine |
+| `llama-dspark` | the same with `--spec-type draft-dspark`: three tokens a round, its default, from the same drafter |
+| `transformers` | `generate()` in this process, in the row's precision; it has no twin of int8 |
+| `transformers-lookup` | the same with `prompt_lookup_num_tokens=10` |
+| `off` | firesteel in this process, without speculation |
+| `chain:4` | three drafted tokens a round, as `llama-dspark` |
+| `adaspark` | firesteel's policy, which begins knowing nothing; besides the drafter it has the text's n-grams |
+
+All run the same weights: bf16 against bf16, int8 against llama.cpp's Q8_0, the drafter in the same precision. llama.cpp
+keeps K/V in fp16, its default. Of its settings only these differ from its defaults: `top_k` 1, which spares its sampler
+the vocabulary, no prompt cache, one slot, and those named below.
 """
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,7 +110,7 @@ def served(*arguments: object, program: Path | None = None) -> Iterator[LlamaSer
     """
     port = _free_port()
     command = [str(word) for word in (program or peers.program("llama-server"), "--port", port, *arguments)]
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, _ended_by_sigterm():
         log = Path(scratch) / "log"
         with log.open("w") as said:
             # Its own session: a Ctrl-C is for us, who end it below, and not for it while we still read from it.
@@ -118,6 +121,23 @@ def served(*arguments: object, program: Path | None = None) -> Iterator[LlamaSer
                 yield server
             finally:
                 _end(process)
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """A SIGTERM is an exit, at which every `finally` runs: by itself it would leave the server behind."""
+
+    def leave(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may say what a signal does
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _free_port() -> int:
