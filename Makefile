@@ -52,7 +52,7 @@ llama-cpp: $(STAMP)  ## Build llama.cpp, the peer that `bench width` and `bench 
 llama-check: $(STAMP) llama-cpp  ## Serve exported drafters with llama.cpp: its drafts must be ours
 	$(BIN)/python scripts/prove_export.py $(DRAFTER)
 
-bench-peers: $(STAMP) llama-cpp  ## llama.cpp, transformers and firesteel on the same prompts (an hour and more)
+bench-peers: $(STAMP) llama-cpp  ## llama.cpp, transformers and firesteel on the same prompts (about twenty minutes)
 	$(BIN)/firesteel bench peers
 
 clean:  ## Remove .venv (what firesteel keeps lies in ~/.cache/firesteel)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from firesteel.bench import contest
+from firesteel.bench import contenders, contest
 from firesteel.bench.contenders import (
     FiresteelContender,
     Reply,
@@ -183,6 +185,43 @@ def test_transformers_replies_are_ours(options: dict[str, Any]) -> None:
     assert reply.rounds <= reply.timed == 24 - reply.first
     if not options:
         assert (reply.first, reply.rounds) == (1, 23)
+
+
+def test_what_each_arm_is_started_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In int8 nobody asks transformers; the drafter's file is there when its server starts, and gone afterwards."""
+    started: list[list[str]] = []
+
+    @contextmanager
+    def served(*words: object) -> Iterator[str]:
+        started.append([str(word) for word in words])
+        yield "server"
+        started.append([])
+
+    def write(drafter: str, folder: Path, format: str, target: str, dtype: str) -> None:
+        folder.mkdir()
+        (folder / "drafter.q8_0.gguf").write_text(f"{drafter} {format} {target} {dtype}")
+
+    monkeypatch.setattr(contenders, "served", served)
+    monkeypatch.setattr(contenders, "write", write)
+    monkeypatch.setattr(contenders, "resolve", lambda name: name)
+    monkeypatch.setattr(contenders.peers, "gguf_file", lambda folder, dtype: f"{folder}.{dtype}")
+    monkeypatch.setattr(contenders, "parse_arms", lambda model, name, width: [name])
+    model: Any = SimpleNamespace(dtype="int8", drafter=SimpleNamespace(folder="mine"), loaded=SimpleNamespace(name="t"))
+    names = ["llama", "llama-dspark", "transformers", "chain:4"]
+    with contenders.contenders(names, model, threads=2, server_options=["-fa", "off"]) as made:
+        assert [(one.name, one.engine) for one in made] == [
+            ("llama", "llama.cpp"), ("llama-dspark", "llama.cpp"), ("chain:4", "firesteel"),
+        ]  # fmt: skip
+        plain, drafting = started
+        assert plain == ["-m", "t.int8", "-c", "4096", "-np", "1", "-t", "2", "-lv", "4", "-fa", "off"]
+        file = Path(drafting[drafting.index("-md") + 1])
+        assert file.read_text() == "mine gguf t int8"
+        assert drafting[drafting.index("--spec-type") + 1] == "draft-dspark"
+    assert not file.exists()
+    assert started[2:] == [[], []]
+    model.drafter = None
+    with pytest.raises(InvalidParameter, match="needs a drafter"), contenders.contenders(names, model, threads=2):
+        pass
 
 
 def test_unknown_arms_are_named() -> None:
