@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test bench fix llama-cpp llama-check clean
+.PHONY: help setup demo check test bench fix llama-cpp llama-check bench-peers clean
 
 help:  ## Say what the targets do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 12
@@ -45,12 +45,15 @@ fix: $(STAMP)  ## Mend what lint and formatting can mend
 	$(BIN)/ruff format .
 
 # FOLDER, a model in the Hugging Face format, is converted too: make llama-cpp FOLDER=path
-llama-cpp: $(STAMP)  ## Build llama.cpp, the peer that `bench width` measures beside us
+llama-cpp: $(STAMP)  ## Build llama.cpp, the peer that `bench width` and `bench peers` measure beside us
 	PYTHON=$(BIN)/python scripts/build_llama_cpp.sh $(FOLDER)
 
-# DRAFTER, a folder, takes the place of random drafters: make llama-check DRAFTER=path
+# DRAFTER, a folder, takes the place of the shipped drafter and the random ones: make llama-check DRAFTER=path
 llama-check: $(STAMP) llama-cpp  ## Serve exported drafters with llama.cpp: its drafts must be ours
 	$(BIN)/python scripts/prove_export.py $(DRAFTER)
+
+bench-peers: $(STAMP) llama-cpp  ## llama.cpp, transformers and firesteel on the same prompts (about twenty minutes)
+	$(BIN)/firesteel bench peers
 
 clean:  ## Remove .venv (what firesteel keeps lies in ~/.cache/firesteel)
 	rm -rf $(VENV)

