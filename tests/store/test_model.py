@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from firesteel.cli import app
+from firesteel.cost.base import RoundCost
 from firesteel.engine.drafter import NoDrafter, Replay
 from firesteel.engine.engine import Engine
 from firesteel.engine.stopwatch import Stopwatch
@@ -21,7 +22,7 @@ from firesteel.model import Model
 from firesteel.models import identity
 from firesteel.models.drafters.checkpoint import save_drafter
 from firesteel.models.identity import owner
-from firesteel.policy.breakeven import BreakEven
+from firesteel.policy.adaspark import AdaSpark
 from firesteel.rounds import RoundReport
 from firesteel.sampling import SamplingParams
 from firesteel.store.file import MOST_BYTES, read
@@ -54,7 +55,7 @@ def learn(model: Model, engine: Engine) -> None:
 
 def rounds_in(store: Path) -> int:
     [file] = store.iterdir()
-    return read(file).policies["auto"].rounds
+    return read(file).policies["adaspark"].rounds
 
 
 def test_what_one_model_learned_the_next_one_knows(target: Path, store: Path) -> None:
@@ -62,13 +63,13 @@ def test_what_one_model_learned_the_next_one_knows(target: Path, store: Path) ->
         engine = model.engine()
         learn(model, engine)
     state = engine.policy.state()
-    assert state["counts"]
+    assert state["cost"]["laws"]
     [file] = store.iterdir()
     stored = read(file)
     assert file.name.startswith("toy-ngram-fp32-eager-")
     assert stored.owner.threads >= 1
     assert stored.owner.processor
-    assert stored.policies["auto"].requests == 1
+    assert stored.policies["adaspark"].requests == 1
     assert load(target).engine().policy.state() == json.loads(json.dumps(state))
     assert file.stat().st_size < 1_000_000 < MOST_BYTES
 
@@ -183,7 +184,7 @@ def test_a_cache_folder_that_cannot_be_written_is_a_line_and_no_failure(
     with model:
         learn(model, model.engine())
     assert len(said) == 1
-    assert "auto learned is not kept" in said[0]
+    assert "adaspark learned is not kept" in said[0]
 
 
 def test_a_damaged_store_is_a_line_and_learning_starts_from_empty(target: Path, store: Path) -> None:
@@ -195,12 +196,12 @@ def test_a_damaged_store_is_a_line_and_learning_starts_from_empty(target: Path, 
     with load(target, say=said.append) as model:
         said.clear()
         engine = model.engine()
-        assert engine.policy.state() == BreakEven().state()
+        assert engine.policy.state() == AdaSpark().state()
         learn(model, engine)
     assert len(said) == 1
     assert str(file) in said[0]
     assert sorted(len(one.suffixes) for one in store.iterdir()) == sorted([len(file.suffixes), len(file.suffixes) + 1])
-    assert read(file).policies["auto"].requests == 1
+    assert read(file).policies["adaspark"].requests == 1
 
 
 def test_what_keeping_costs_is_in_no_round_s_time() -> None:
@@ -214,7 +215,7 @@ def test_what_keeping_costs_is_in_no_round_s_time() -> None:
         reports.append(report)
 
     of = toys.target()
-    engine = Engine(of, BreakEven(), record=record, learned=keep)
+    engine = Engine(of, AdaSpark(), record=record, learned=keep)
     engine.watch = Stopwatch(lambda: seconds[0])
     for _ in engine.run([toys.request([1, 2, 3], "a"), toys.request([4, 5], "b", max_tokens=9)]):
         pass
@@ -225,7 +226,7 @@ def test_what_keeping_costs_is_in_no_round_s_time() -> None:
 
 def test_the_engine_says_how_many_requests_ended() -> None:
     ended: list[int] = []
-    engine = Engine(toys.target(), BreakEven(), learned=ended.append)
+    engine = Engine(toys.target(), AdaSpark(), learned=ended.append)
     for _ in engine.run([toys.request([1, 2, 3], name, max_tokens=9) for name in "abc"]):
         pass
     assert sum(ended) == 3
@@ -233,12 +234,14 @@ def test_the_engine_says_how_many_requests_ended() -> None:
 
 
 def test_a_long_service_has_a_small_state(tmp_path: Path, target: Path) -> None:
-    """`auto` after every kind of candidate it can name: far below the megabyte that a file may have."""
-    policy = BreakEven()
-    for rows in range(1, 4096):
-        policy.costs.learn(rows, 1.0 + rows)
-    for number in range(2000):
-        policy.counts.learn("r", f"follower {number}", True)
+    """`adaspark` after contexts and batches of every size: far below the megabyte that a file may have."""
+    policy = AdaSpark()
+    for bits in range(1, 18):
+        for rows in range(1, 65):
+            for took in range(20):
+                policy.cost.learn(RoundCost(rows, float(2**bits - 1), 1.0 + rows + took, 1.0, rows, False))
+            policy.chooser.rates.learn((bits, rows), 2.0, 1.0)
+    assert len(policy.state()["cost"]["laws"]) >= 7
     whose = owner(load(target).loaded, "fp32", compiled=False, drafter=None)
     memory = Memory(policy, tmp_path, whose)
     memory.after(1)

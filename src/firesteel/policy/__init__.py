@@ -7,7 +7,6 @@ from dataclasses import replace
 from firesteel.errors import unknown
 from firesteel.policy.adaspark import AdaSpark
 from firesteel.policy.base import MAX_WIDTH, Policy, check_width
-from firesteel.policy.breakeven import BreakEven, BreakEvenConfig
 from firesteel.policy.config import AdaSparkConfig
 from firesteel.policy.fixed import FixedChain, FixedConfig, FixedTree, Off
 
@@ -27,8 +26,8 @@ def make(name: str, *, width: int | None = None) -> Policy:
     """A new policy.
 
     Args:
-        name: `off`, `chain`, `tree` or `auto`.
-        width: rows of one request's verify: exactly, for `chain` and `tree`; at most, for `auto`. None takes the
+        name: `off`, `chain`, `tree`, `adaspark`; or `auto`, which is the best there is: `adaspark`.
+        width: rows of one request's verify: exactly, for `chain` and `tree`; at most, for `adaspark`. None takes the
             policy's default; `off` has one row whatever is asked.
 
     Raises:
@@ -43,10 +42,8 @@ def make(name: str, *, width: int | None = None) -> Policy:
         return FixedChain(fixed)
     if name == "tree":
         return FixedTree(fixed)
-    if name == "adaspark":
+    if name in ("adaspark", "auto"):
         return AdaSpark(_with(AdaSparkConfig(), width))
-    if name == "auto":
-        return BreakEven(BreakEvenConfig() if width is None else BreakEvenConfig(width=width))
     if name in EXPERIMENTS:
         return AdaSpark(_with(EXPERIMENTS[name], width))
     raise unknown("policy", name, NAMES)
