@@ -141,7 +141,8 @@ def test_a_round_of_few_candidates_moves_no_incumbent() -> None:
     assert choose(one, [1.0, 3.0], [20.0, 30.0]) == 1
     few = one.choose(BAND, np.array([2, 4]), np.array([1.0, 1.02]), np.array([20.0, 20.0]), drafted=True)
     assert few.best == 1, "what is left of the width that is held"
-    assert choose(one, [3.02, 3.0], [20.0, 20.0]) == 1
+    level = np.full(3, 20.0)
+    assert one.choose(BAND, np.array([2, 4, 16]), np.full(3, 3.0), level, drafted=True).best == 2
 
 
 def test_rounds_with_a_draft_and_without_hold_a_width_each() -> None:

@@ -6,11 +6,15 @@ below an n-gram row is labelled only if that row is placed, and a bucket priced 
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from firesteel.accept.base import Labels
 from firesteel.candidates import NGRAM_BUCKETS, Candidates
 from firesteel.tree import BoolArray, FloatArray, IntArray, Source
+
+NGRAM: Final = int(Source.NGRAM)  # an enum's comparisons take time
 
 
 class Explorer:
@@ -63,5 +67,5 @@ class Explorer:
 
 def _of_text(candidates: Candidates, rows: IntArray) -> BoolArray:
     """`bool[n]` which of `rows` only the text proposes."""
-    of_text: BoolArray = candidates.tree.sources[rows] == Source.NGRAM
+    of_text: BoolArray = candidates.tree.sources[rows] == NGRAM
     return of_text

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from firesteel.cost.base import RoundCost
 from firesteel.cost.config import CostConfig
 from firesteel.errors import InvalidParameter
 from firesteel.ngram import NgramIndex
@@ -23,6 +24,7 @@ from firesteel.tree import TokenTree
 MOST_WIDTHS = (*range(1, 21), 24, 32, 48, 64)  # as many as are ever learned
 CONTEXT = 512  # tokens of each request's text
 VOCABULARY = 50_000
+DRAFT_MS, OTHER_MS = 2.0, 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +47,13 @@ class Case:
     widths: tuple[int, ...] = CostConfig.ladder
 
     def policy(self, name: str) -> Policy:
-        """A new policy of this name."""
-        if name == AdaSpark.name:
-            return AdaSpark(AdaSparkConfig(cost=CostConfig(ladder=self.widths)))
-        return make(name)
+        """A policy of this name; AdaSpark with all widths priced, which it would take its time over."""
+        if name != AdaSpark.name:
+            return make(name)
+        policy = AdaSpark(AdaSparkConfig(cost=CostConfig(ladder=self.widths)))
+        for width in self.widths * policy.config.cost.measurements:
+            policy.cost.learn(RoundCost(width, CONTEXT, verify_ms(width), DRAFT_MS + OTHER_MS, 0, first=False))
+        return policy
 
 
 CASES = (
@@ -62,7 +67,7 @@ CASES = (
 
 @dataclass
 class Rounds:
-    """Rounds of one case, timed; a row takes a twentieth of a verify of one.
+    """Rounds of one case, timed.
 
     The texts stay as they are, so that every round decides about the same; a candidate is right by a coin that falls
     its way as often as the drafter says, or one time in two for the text's.
@@ -88,8 +93,8 @@ class Rounds:
         outcomes = [self._outcome(tree) for tree in trees]
         rows = sum(tree.width for tree in trees)
         drafted = any(draft is not None for draft in self.drafts)
-        verify_ms, first = 20.0 * (1.0 + 0.05 * rows), self.count == 0
-        report = RoundReport(self.views, candidates, trees, outcomes, 2.0 * drafted, verify_ms, 0.5, rows, first)
+        draft_ms, first = DRAFT_MS if drafted else 0.0, self.count == 0
+        report = RoundReport(self.views, candidates, trees, outcomes, draft_ms, verify_ms(rows), OTHER_MS, rows, first)
         reported = time.perf_counter()
         self.policy.learn(report)
         learned = time.perf_counter()
@@ -140,6 +145,11 @@ class Rounds:
             else:
                 break
         return VerifyOutcome(np.array(path), -1, np.array(wanted))
+
+
+def verify_ms(rows: int) -> float:
+    """What a verify is said to take: rows are cheap enough to be worth choosing between."""
+    return 20.0 * (1.0 + 0.05 * rows)
 
 
 def measure(name: str, rounds: int, on_case: Callable[[], None], cases: Sequence[Case] = CASES) -> list[dict[str, Any]]:

@@ -59,6 +59,8 @@ class Clock:
 
     def ms(self, draft_rows: int) -> float:
         """The fixed cost now, between the amounts of drafting that are known; 0 before any is."""
+        if draft_rows in self._references:
+            return self._references[draft_rows] * (self.now or 1.0)
         known = {rows: median_low(seen) for rows, seen in self._starting.items()} | self._references
         if not known:
             return 0.0

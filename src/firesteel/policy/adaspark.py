@@ -141,19 +141,22 @@ class AdaSpark:
         held = self.chooser.incumbent.get(draft_rows > 0)
         width = self._width(growth, draft_rows)  # lines 7 to 10
         extra = width.rows - len(views)
-        placed, trees, revealed = [], [], np.ones(extra, np.bool_)
+        placed, trees, given_up = [], [], []
         for i, (one, tree) in enumerate(zip(grown, everything, strict=True)):
             mine = owners == i
             order = np.concatenate([[0], rows[mine]])
             count = 1 + int(np.count_nonzero(mine[:extra]))
             chosen = self.acceptance.explore(one, order, count)  # line 12
-            if chosen[-1] != (given_up := order[count - 1]):
-                revealed &= ~mine[:extra] | (rows[:extra] != given_up)
+            if chosen[-1] != (last := order[count - 1]):
+                given_up.append((i, last))
             placed.append(np.sort(chosen))  # line 11; parents come before children
             trees.append(tree.take(placed[-1]))
         self._look = min(MAX_DEPTH, 4 * max(1, extra))  # further only as it proves worth it
-        owners, rows = owners[:extra][revealed], rows[:extra][revealed]
-        cut = Growth(growth.requests, growth.context, survival[:extra][revealed], of_text[:extra][revealed])
+        owners, rows, survival, of_text = owners[:extra], rows[:extra], survival[:extra], of_text[:extra]
+        for i, row in given_up:
+            shown = (owners != i) | (rows != row)
+            owners, rows, survival, of_text = owners[shown], rows[shown], survival[shown], of_text[shown]
+        cut = Growth(growth.requests, growth.context, survival, of_text)
         self._round = _Round(grown, placed, owners, rows, cut, growth, held, draft_rows, width)
         return everything, trees
 

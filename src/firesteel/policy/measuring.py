@@ -11,8 +11,6 @@ Not known here: which width is next.
 
 from __future__ import annotations
 
-import numpy as np
-
 from firesteel.tree import FloatArray, IntArray
 
 
@@ -44,6 +42,6 @@ class Measuring:
         """
         if len(widths) == 1:
             return float(ms[0]) * (1.0 + self._slope * max(0, rows - int(widths[0])))
-        right = int(np.clip(np.searchsorted(widths, rows), 1, len(widths) - 1))
+        right = min(max(int(widths.searchsorted(rows)), 1), len(widths) - 1)
         slope = float(ms[right] - ms[right - 1]) / float(widths[right] - widths[right - 1])
         return float(ms[right - 1]) + slope * (rows - int(widths[right - 1]))
