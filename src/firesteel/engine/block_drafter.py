@@ -134,6 +134,7 @@ class BlockDrafter:
         self._cache = new_context_cache(model, slots, cache_dtype, model.fc.weight.device)
         self._owners: list[str | None] = [None] * slots
         self._waiting: list[list[Tensor]] = [[] for _ in range(slots)]  # features that are not K/V yet
+        self._counts = [0] * slots  # of their tokens
         self._kept = None if model.kept is None else model.kept.cpu().numpy()
 
     def observe(self, requests: Sequence[Request], features: Sequence[Tensor]) -> None:
@@ -144,16 +145,18 @@ class BlockDrafter:
                 self._start(slot, request.id)
             if self._owners[slot] == request.id and self._seen(slot) == start:
                 self._waiting[slot].append(rows)
-                if sum(map(len, self._waiting[slot])) >= MOST_WAITING:
+                self._counts[slot] += len(rows)
+                if self._counts[slot] >= MOST_WAITING:
                     self._append([slot])
 
     def _start(self, slot: int, owner: str) -> None:
         self._owners[slot], self._cache.lengths[slot] = owner, 0
         self._waiting[slot].clear()
+        self._counts[slot] = 0
 
     def _seen(self, slot: int) -> int:
         """Tokens of a slot's request whose features were seen."""
-        return self._cache.lengths[slot] + sum(map(len, self._waiting[slot]))
+        return self._cache.lengths[slot] + self._counts[slot]
 
     def _append(self, slots: Sequence[int]) -> None:
         """Turn the waiting features of slots into K/V, in one pass."""
@@ -162,6 +165,7 @@ class BlockDrafter:
             self._blocks.append([torch.cat(self._waiting[slot]) for slot in slots], slots, self._cache)
         for slot in slots:
             self._waiting[slot].clear()
+            self._counts[slot] = 0
 
     def draft(self, requests: Sequence[Request], plan: Plan) -> Sequence[Draft | None]:
         """See `Drafter.draft`."""

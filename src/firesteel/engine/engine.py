@@ -212,7 +212,8 @@ class Engine:
         for request, tree, path in zip(batch.requests, trees, paths, strict=True):
             request.cached += len(path)
             if features.shape[-1]:
-                kept.append(features[start + torch.as_tensor(path, device=features.device)])
+                whole = len(path) == len(features)  # the usual plain round: nothing is left out, so nothing is copied
+                kept.append(features if whole else features[start + torch.as_tensor(path, device=features.device)])
             start += tree.width
         if kept:
             with self.watch("draft"):
