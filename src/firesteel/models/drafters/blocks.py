@@ -21,7 +21,8 @@ from firesteel.models.compact import CompactDecoder, Layer, Linear, RMSNorm, Sha
 from firesteel.models.drafters import backbone
 from firesteel.models.drafters.model import DrafterModel
 from firesteel.models.drafters.walk import Choose, Walk, walk
-from firesteel.models.native import NativeContext, NativeDecoder, NativeWalk, supports_native
+from firesteel.models.native import NativeDecoder, supports_native
+from firesteel.models.native_drafter import NativeContext, NativeWalk
 from firesteel.models.package import Build
 from firesteel.models.quantize import quantize
 from firesteel.models.rows import Block, pack
