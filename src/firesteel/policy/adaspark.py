@@ -61,7 +61,7 @@ class _Round:
     """What `learn` needs of the round in flight.
 
     Fields:
-        grown: candidates of each request; None where there were none.
+        grown: candidates of each request.
         placed: rows of them that are verified, per request.
         owners, rows: of the verified prefix, best first over the batch; without what exploration put or gave up.
         growth: cut to these.

@@ -275,12 +275,13 @@ inline float sum_lanes(F16 x) {
 inline float max_lanes(F16 x) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_ps(x.v);
-#endif
+#else
   float v[16];
   store(v, x);
   for (int width = 8; width; width /= 2)
     for (int i = 0; i < width; ++i) v[i] = v[i] > v[i + width] ? v[i] : v[i + width];
   return v[0];
+#endif
 }
 
 }  // namespace firesteel
